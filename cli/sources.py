@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packidx.format.terms import COLUMNS, PAIR_SIDES, TAGS
+from packidx.format.terms import ANSWERS, COLUMNS, PAIR_SIDES, TAGS
 from packidx.inspect.facts import verified_facts
 from packidx.words import count, number_of
 
@@ -51,13 +51,21 @@ _transform = option(
     "MODULE:NAME",
     "f(record, rng) -> record, applied before a record is encoded, here and in training.",
 )
-pair_option = option(
+_pair = option(
     "--pair",
     None,
     "Take one side of preference pairs as a record of its own. Without it such records are"
     " rejected; with it all others are.",
     type=click.Choice(PAIR_SIDES),
 )
+_answers = option(
+    "--answers",
+    None,
+    "Take the first of different answers to a question. Without it such records are rejected.",
+    type=click.Choice(ANSWERS),
+)
+answer_options = together(_pair, _answers)
+"""Which of several answers is trained on."""
 _media_root = option(
     "--media-root",
     "DIR",

@@ -3,7 +3,7 @@
     PROCESSOR=data/processors/qwen2.5-vl PYTHONPATH=examples packidx estimate data/corpus \\
         -o data/lengths-trl --encode "encode_trl:TrlEncoder()" --media-root data/corpus
 
-Whoever trains with TRL plans with TRL's lengths: its collator builds one sample at a time here, and
+Plan with TRL's lengths if you train with TRL: its collator builds one sample at a time here, and
 `PackedDataset(index, TrlEncoder())` builds the same ones in training.
 """
 
@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
 from packidx.digests import digest
 from packidx.encode.loading import load_processor
-
-ROLES = {"human": "user", "gpt": "assistant"}
 
 
 class TrlEncoder:
@@ -45,42 +43,18 @@ class TrlEncoder:
         )
 
     def __call__(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """The tensors of a record whose images are opened: ``input_ids``, ``labels`` and pixels."""
-        images = list(_opened(record))
-        batch = self._collator([{"messages": _messages(record, images), "images": images}])
+        """Return the tensors of a record: ``input_ids``, ``labels`` and pixels."""
+        messages = [
+            {"role": message["role"], "content": _parts(message["content"])}
+            for message in record["messages"]
+        ]
+        batch = self._collator([{"messages": messages, "images": record.get("images", [])}])
         # Of one sample nothing is padded, and the reader has masks of its own.
         return {key: value for key, value in batch.items() if key != "attention_mask"}
 
 
-def _opened(record: Mapping[str, Any]) -> Iterator[Any]:
-    """The record's own list of images, which `_messages` adds those inside messages to."""
-    listed = record.get("images", record.get("image", []))
-    yield from listed if isinstance(listed, list) else [listed]
-
-
-def _messages(record: Mapping[str, Any], images: list[Any]) -> list[dict[str, Any]]:
-    """Messages as TRL takes them: parts of text, and ``{"type": "image"}`` for the next image."""
-    turns = next(
-        record[key] for key in ("messages", "conversations", "conversation") if key in record
-    )
-    messages = []
-    for turn in turns:
-        content: list[dict[str, str]] = []
-        given = turn.get("content", turn.get("value"))
-        for part in [given] if isinstance(given, str) else given:
-            if isinstance(part, str) or part["type"] == "text":
-                content += _text_parts(part if isinstance(part, str) else part["text"])
-            else:
-                content.append({"type": "image"})
-                images.append(part["image"])
-        role = turn.get("role", turn.get("from"))
-        messages.append({"role": ROLES.get(role, role), "content": content})
-    return messages
-
-
-def _text_parts(text: str) -> Iterator[dict[str, str]]:
-    for number, piece in enumerate(text.split("<image>")):
-        if number:
-            yield {"type": "image"}
-        if piece:
-            yield {"type": "text", "text": piece}
+def _parts(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return content as TRL takes it: parts of text, and ``{"type": "image"}`` for each image."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return [part if part["type"] == "text" else {"type": part["type"]} for part in content]

@@ -22,9 +22,9 @@ from ..options import (
 )
 from ..show.console import print_json, print_marked_text, progress_bar, say
 from ..sources import (
+    answer_options,
     how_options,
     max_rejected_option,
-    pair_option,
     print_lengths,
     record_options,
     sources_argument,
@@ -48,7 +48,7 @@ from ..sources import (
     "--column messages=dialog --tag role_tag=speaker --media-root photos/",
     record_options,
     max_rejected_option,
-    pair_option,
+    answer_options,
 )
 @option_group(
     "scale",

@@ -34,9 +34,9 @@ from ..show.console import (
     warn,
 )
 from ..sources import (
+    answer_options,
     how_options,
     max_rejected_option,
-    pair_option,
     print_lengths,
     record_options,
     sources_argument,
@@ -59,7 +59,7 @@ _PLANNED = ("capacity", "on_long", "mix", "global_batch", "seed")
     how_options,
     record_options,
     max_rejected_option,
-    pair_option,
+    answer_options,
 )
 @option_group(
     "how to pack",

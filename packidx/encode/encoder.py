@@ -168,7 +168,7 @@ class ProcessorEncoder:
         """One sample's tensors.
 
         Args:
-            record: a raw record of any dialect, images opened (`records.media.opener.open_media`).
+            record: a raw record of any dialect, media opened (`records.read.opened_record`).
             allocate: gives the tensor that patches of images are written into.
 
         Returns:

@@ -80,6 +80,7 @@ def estimate_lengths(
     tags: Mapping[str, str] | None = None,
     delimiter: str | None = None,
     pair: str | None = None,
+    answers: str | None = None,
     ignore: Sequence[str] = (),
     workers: int | None = None,
     engine: str = "local",
@@ -124,6 +125,8 @@ def estimate_lengths(
             unless it is stated.
         pair: which side of preference pairs is taken, ``'chosen'`` or ``'rejected'``; by default
             none is, and their records are rejected.
+        answers: ``'first'`` takes the first of a record's different answers; by default such
+            records are rejected.
         ignore: columns that are as if they were not there. One that nothing reads and that holds
             what training should see is rejected otherwise (``unused_column``).
         workers: processes; the CPUs that this process may use by default.
@@ -148,7 +151,14 @@ def estimate_lengths(
     root, remote = check_folder(media_root), check_remote(remote_media)
     existing, wrong = existing_manifest(output)
     ignored = (ignore,) if isinstance(ignore, str) else tuple(ignore)
-    layout = Layout(columns or {}, tags or {}, delimiter=delimiter, pair=pair, ignore=ignored)
+    layout = Layout(
+        columns or {},
+        tags or {},
+        delimiter=delimiter,
+        pair=pair,
+        ignore=ignored,
+        answers=answers,
+    )
     unread: list[str] = []
     if isinstance(sources, Mapping):
         sources = [f"{name}={place}" for name, place in sources.items()]

@@ -22,18 +22,16 @@ from packidx.processor.counts import HEURISTIC, Counts
 from packidx.processor.kinds import KINDS, record_kind
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.processor.text.gigatoken import Gigatoken
-from packidx.records.containers.base import Record
 from packidx.records.containers.registry import DEFAULT as JSONL
 from packidx.records.conversation import Conversation, Media, MediaInfo
-from packidx.records.dialects.parse import parse
-from packidx.records.dialects.standard import record_key
 from packidx.records.media.opener import (
+    MediaOpener,
     check_reference,
     is_remote,
     media_info,
-    open_media,
 )
 from packidx.records.media.paths import MediaRoot
+from packidx.records.read import ReadRecord, opened_record
 from packidx.user_code import Function, Transform
 
 
@@ -117,7 +115,6 @@ class RecordCounter:
     Attributes:
         encoder: the user's encoder, None without one.
         transform: the function that changes the files' records, None without one.
-        opens_media: True if records are passed on with their media opened.
 
     Raises:
         OptionError: the encoder or the transform cannot be used.
@@ -134,7 +131,6 @@ class RecordCounter:
         self.encoder = None if settings.encode is None else UserEncoder(settings.encode)
         changes = settings.transform
         self.transform = None if changes is None else Transform.load(changes, settings.seed)
-        self.opens_media = self.encoder is not None
         self.counter = ConversationCounter(files)
         self.comparer: Comparer | None = None
         if files is not None and self.counter.text is not None:
@@ -164,21 +160,8 @@ class RecordCounter:
         """Return whether `fingerprints` tell this counter from every other one."""
         return self.encoder is None or self.encoder.fingerprint() is not None
 
-    def measure(self, record: dict[str, Any], item: ExaminedRecord) -> None:
-        """Run the encoder on an opened record, where there is one to run.
-
-        Raises:
-            BadRecord: the encoder cannot build a sample of it.
-        """
-        if self.encoder is not None:
-            try:
-                item.conversation = parse(record)
-            except BadRecord:  # of a dialect that only the encoder knows
-                item.conversation = None
-            item.measured = self.encoder.measure(record, item.conversation)
-
     def compare(
-        self, item: ExaminedRecord, shard: ShardContext, raw: Record, *, only: bool = False
+        self, item: ExaminedRecord, shard: ShardContext, record: ReadRecord, *, only: bool = False
     ) -> None:
         """Build a record with the real processor if its kind is new, or is not counted by rules.
 
@@ -198,8 +181,8 @@ class RecordCounter:
         is_sure = item.is_sure = not talk.media or comparer.is_sure(talk, item.infos)
         if is_sure and not comparer.needs(kind):
             return
-        if talk.media and isinstance(raw.data, dict):
-            talk = parse(open_media(raw.data, shard.root), has_media=shard.has_media)
+        if record.conversation is not None:
+            talk = MediaOpener(shard.root).open(record.conversation)
         built = comparer.build(talk, kind, only_compare=only, is_sure=is_sure)
         if built is not None:
             kinds = tuple(KINDS.index(medium.kind) for medium in talk.media)
@@ -265,14 +248,14 @@ class ShardContext:
 
 
 def examine_batch(
-    raws: Iterable[Record],
+    records: Iterable[ReadRecord],
     shard: ShardContext,
     shift: int,
     counter: RecordCounter,
     *,
     only_compare: bool = False,
 ) -> list[ExaminedRecord]:
-    """Parse records, look up the sizes of their media, and compare or build those that need it.
+    """Look up the sizes of records' media, and compare or build records that need it.
 
     Sizes that an object store is asked for are asked for together: what takes time is to wait.
 
@@ -281,52 +264,46 @@ def examine_batch(
         only_compare: compare new kinds of records, and build nothing else.
     """
     rows: list[ExaminedRecord] = []
-    waiting: list[tuple[ExaminedRecord, Record]] = []
+    waiting: list[tuple[ExaminedRecord, ReadRecord]] = []
 
-    def compare(item: ExaminedRecord, raw: Record) -> None:
+    def compare(item: ExaminedRecord, record: ReadRecord) -> None:
         with _errors_kept(item):
-            counter.compare(item, shard, raw, only=only_compare)
+            counter.compare(item, shard, record, only=only_compare)
 
-    for raw in raws:
-        item = _begun(raw, shard, raw.locator.row + shift, counter)
+    for record in records:
+        item = _begun(record, shard, record.locator.row + shift, counter)
         rows.append(item)
         if item.waits:
-            waiting.append((item, raw))
+            waiting.append((item, record))
         else:
-            compare(item, raw)
+            compare(item, record)
     if waiting:
         with warnings.catch_warnings():
             # Filters belong to all threads: each would take away and bring back the others'.
             warnings.simplefilter("ignore")
             storage.overlapped(lambda pair: _look(pair[0], shard), waiting)
-        for item, raw in waiting:
-            compare(item, raw)
+        for item, record in waiting:
+            compare(item, record)
     return rows
 
 
 def _begun(
-    raw: Record, shard: ShardContext, sample_id: int, counter: RecordCounter
+    record: ReadRecord, shard: ShardContext, sample_id: int, counter: RecordCounter
 ) -> ExaminedRecord:
-    """Parse a record, and look up the sizes of media that are not in an object store."""
-    item = ExaminedRecord(sample_id=sample_id, **raw.locator._asdict())
-    item.key = raw.key or None
-    if isinstance(raw.data, BadRecord):
-        item.error = raw.data
-        return item
-    if raw.key is None:
-        item.key = record_key(raw.data)
-    with _errors_kept(item):
-        if counter.opens_media:
-            opened = open_media(raw.data, shard.root)
-            counter.measure(opened, item)
-            if item.measured is None:
-                item.conversation = parse(opened, has_media=shard.has_media)
-                item.infos = tuple(_info(medium, shard) for medium in item.conversation.media)
-            if item.conversation is not None:
-                item.conversation = without_references(item.conversation)
-        else:
-            item.conversation = parse(raw.data, has_media=shard.has_media)
-            item.waits = any(is_remote(medium, shard.root) for medium in item.conversation.media)
+    """Begin the row of a record, and look up the sizes of media that are not in an object store."""
+    item = ExaminedRecord(sample_id=sample_id, **record.locator._asdict(), key=record.key)
+    if counter.encoder is not None and record.raw is not None:
+        with _errors_kept(item):
+            opened = opened_record(record, MediaOpener(shard.root))
+            item.measured = counter.encoder.measure(opened, record.conversation)
+            if record.conversation is not None:
+                item.conversation = without_references(record.conversation)
+    elif record.error is not None:
+        item.error = record.error
+    else:
+        with _errors_kept(item):
+            item.conversation = talk = record.conversation
+            item.waits = talk is not None and any(is_remote(m, shard.root) for m in talk.media)
             if not item.waits:
                 _look(item, shard)
     return item

@@ -20,10 +20,10 @@ from packidx.estimate.counter import (
 )
 from packidx.estimate.job import JobShard
 from packidx.processor.text.gigatoken import LITTLE, NUM_TEXTS, choose_engine
-from packidx.records.containers.base import Record, RecordRange
+from packidx.records.containers.base import RecordRange
 from packidx.records.containers.registry import container
 from packidx.records.leftovers import NOT_USED
-from packidx.records.shards import read_records
+from packidx.records.read import ReadRecord, RecordReader, read_records
 from packidx.user_code import Transform
 
 _NUM_RANGES = 16
@@ -81,9 +81,9 @@ def _refuse_leftovers(shards: Sequence[JobShard], transform: Transform | None) -
         room = _NUM_FIRST - num_read[shard.source]
         uses = columns.setdefault(shard.source, {})
         if room:
-            place = shard.path, part, shard.container, shard.layout
-            raws = read_records(*place, change, uses)
-            num_read[shard.source] += sum(1 for _ in itertools.islice(raws, room))
+            reader = RecordReader(shard.layout, change, uses, has_media=shard.has_media)
+            read = read_records(shard.path, part, reader, shard.container)
+            num_read[shard.source] += sum(1 for _ in itertools.islice(read, room))
     left = {
         source: names
         for source, uses in columns.items()
@@ -116,14 +116,15 @@ class _Twice:
 
 def _batches(
     shards: Sequence[JobShard], transform: _Twice | None
-) -> Iterator[tuple[ShardContext, Iterator[Record]]]:
+) -> Iterator[tuple[ShardContext, Iterator[ReadRecord]]]:
     """Yield at most `NUM_TEXTS` records from all over the data."""
     ranges = [(shard.context, part) for shard in shards for part in shard.ranges]
     chosen = ranges[:: max(1, -(-len(ranges) // _NUM_RANGES))]
     change = None if transform is None else transform.apply
     for shard, part in chosen:
-        raws = read_records(shard.path, part, shard.container, shard.layout, change)
-        yield shard, itertools.islice(raws, -(-NUM_TEXTS // len(chosen)))
+        reader = RecordReader(shard.layout, change, has_media=shard.has_media)
+        read = read_records(shard.path, part, reader, shard.container)
+        yield shard, itertools.islice(read, -(-NUM_TEXTS // len(chosen)))
 
 
 def _text(counter: RecordCounter, item: ExaminedRecord) -> str | None:

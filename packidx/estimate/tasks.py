@@ -54,7 +54,7 @@ from packidx.processor.kinds import KINDS
 from packidx.processor.text.gigatoken import Gigatoken
 from packidx.records.containers.base import TASK_BYTES, TASK_RECORDS
 from packidx.records.media.opener import forget_media
-from packidx.records.shards import read_records
+from packidx.records.read import RecordReader, read_records
 from packidx.run.workers import Progress, Workers
 
 _TABLES = 64
@@ -238,8 +238,9 @@ def _count(
     shift, transform = task.first_id - part.first_row, counter.transform
     change = None if transform is None else lambda record, row: transform.apply(record, row + shift)
     told = None if counter.encoder is not None else columns
-    raws = read_records(shard.path, part, shard.container, shard.layout, change, told)
-    while rows := examine_batch(itertools.islice(raws, BATCH), shard, shift, counter):
+    reader = RecordReader(shard.layout, change, told, has_media=shard.has_media)
+    read = read_records(shard.path, part, reader, shard.container)
+    while rows := examine_batch(itertools.islice(read, BATCH), shard, shift, counter):
         tables.append(_table(shard, rows, counter))
         progress(len(rows))
     counted = pa.concat_tables(tables)

@@ -40,9 +40,8 @@ from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.records.containers.base import RecordRange
 from packidx.records.containers.registry import container
 from packidx.records.conversation import Media, message_of, stated_of, to_record
-from packidx.records.dialects.parse import parse
 from packidx.records.fetch import Fetcher, check_key
-from packidx.records.shards import named_record
+from packidx.records.read import ReadRecord, RecordReader
 from packidx.run import open_workers
 from packidx.run.workers import Progress, Workers
 
@@ -271,11 +270,8 @@ def _record(reader: _Reader, sample: Sample) -> Record:
             "estimate and plan again"
         )
     check_key(path, sample, raw.key)
-    try:
-        record = named_record(raw, reader.fetcher.layout(sample.source))
-    except BadRecord as error:
-        raise BadRecord(error.reason, f"{error.detail} ({path})") from None
-    return record_in_words(raw.key, record, path, labels_of(reader.index))
+    record = RecordReader(reader.fetcher.layout(sample.source)).read(raw)
+    return record_in_words(record, path, labels_of(reader.index))
 
 
 def _write_packs(
@@ -327,16 +323,18 @@ class Record(NamedTuple):
     """Names of members, one for each placeholder in order; of a video given as frames, all."""
 
 
-def record_in_words(
-    key: str, record: dict[str, Any], path: str, policy: LabelPolicy = DEFAULT_POLICY
-) -> Record:
-    """A record of the tar at `path`, in the standard names, as a trainer needs it.
+def record_in_words(record: ReadRecord, path: str, policy: LabelPolicy = DEFAULT_POLICY) -> Record:
+    """Return a record of the tar at `path` as a trainer needs it.
 
     Raises:
         BadRecord: it cannot be understood; it could when it was counted.
         SourceError: it has a medium that is not a member of its tar.
     """
-    conversation = with_labels(parse(record), policy)
+    key = record.key or ""
+    if record.conversation is None:
+        error = record.error or BadRecord("bad_record", "no conversation")
+        raise BadRecord(error.reason, f"{error.detail} ({path})")
+    conversation = with_labels(record.conversation, policy)
     media: list[str] = []
     for medium in conversation.media:
         for ref in medium.ref if isinstance(medium.ref, list) else [medium.ref]:
@@ -346,7 +344,7 @@ def record_in_words(
                     "Energon could find it: `packidx export wds` writes tars that hold all"
                 )
             media.append(ref.name)
-    ident = record.get("id")
+    ident = None if record.raw is None else record.raw.columns.get("id")
     said = {} if ident in (None, key) else {"id": ident}
     words = to_record(conversation, lambda turn: message_of(turn, _placeholder))
     return Record(path, key, {**said, **words}, media)

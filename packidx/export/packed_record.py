@@ -30,7 +30,6 @@ from packidx.records.conversation import (
     stated_of,
     to_record,
 )
-from packidx.records.dialects.parse import parse
 from packidx.records.fetch import Fetcher
 from packidx.records.media.held import ending_of
 from packidx.records.media.images import read_image
@@ -110,7 +109,9 @@ def _read(
     try:
         fetched = fetcher.record(sample)
         collector = _Collector(fetched.root, fetcher.index.resolve)
-        conversation = parse(collector.opened(fetched.record))
+        if fetched.record.conversation is None:
+            raise fetched.record.error or BadRecord("bad_record", "no conversation")
+        conversation = collector.open(fetched.record.conversation)
         conversation = with_labels(conversation, labels_of(fetcher.index))
         if counter is not None:
             _check_media(sample, conversation, collector, counter)
@@ -233,7 +234,7 @@ class _Collector(MediaOpener):
         self.files: dict[Any, tuple[str, bytes]] = {}
         """What stands in the record → the medium's own name, and its bytes."""
 
-    def medium(self, kind: str, ref: Any) -> str:
+    def reference(self, kind: str, ref: Any) -> str:
         if not isinstance(ref, str | bytes | Extent):
             raise BadRecord("bad_media", f"a medium is given as {type(ref).__name__}")
         located = self.located_at(ref)

@@ -18,7 +18,7 @@ from msgspec.structs import force_setattr, replace
 
 from packidx.digests import canonical_json, digest
 from packidx.errors import FormatError, OptionError
-from packidx.format.terms import COLUMNS, PAIR_SIDES, TAGS
+from packidx.format.terms import ANSWERS, COLUMNS, PAIR_SIDES, TAGS
 from packidx.io import storage, urls
 from packidx.io.copies import StoredFile
 from packidx.io.files import refuse_open_files
@@ -149,6 +149,8 @@ class Layout(JsonObject, frozen=True, forbid_unknown_fields=True):
     """Side of preference pairs that is used (`PAIR_SIDES`); None if there are no pairs."""
     ignore: tuple[str, ...] = ()
     """Columns that are as if they were not there; of files in a tar, what follows the key."""
+    answers: str | None = None
+    """Which of different answers of a record is used (`ANSWERS`); None refuses such records."""
 
     def __post_init__(self) -> None:
         _check_names("column", self.columns, COLUMNS)
@@ -164,6 +166,8 @@ class Layout(JsonObject, frozen=True, forbid_unknown_fields=True):
             raise OptionError(f"ignore is {self.ignore!r}: give a list of columns")
         if self.pair not in (None, *PAIR_SIDES):
             raise OptionError(f"pair is {self.pair!r}: give one of {', '.join(PAIR_SIDES)}")
+        if self.answers not in (None, *ANSWERS):
+            raise OptionError(f"answers is {self.answers!r}: give {', '.join(ANSWERS)}")
         force_setattr(self, "columns", dict(sorted(self.columns.items())))
         force_setattr(self, "tags", dict(sorted(self.tags.items())))
         force_setattr(self, "sample_ratio", _WHOLE if ratio == _WHOLE else ratio)

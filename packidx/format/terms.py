@@ -13,6 +13,8 @@ Schedule = Literal["stratified", "random"]
 Side = Literal["train", "holdout"]
 PAIR_SIDES = ("chosen", "rejected")
 """Values of `packidx.format.manifest.Layout.pair`: the answer of preference pairs to use."""
+ANSWERS = ("first",)
+"""Values of `packidx.format.manifest.Layout.answers`."""
 COLUMNS = (
     *("messages", "images", "videos", "audios", "system", "tools", "id"),
     *("input_ids", "labels", "text_tokens", "mm_inputs_meta"),

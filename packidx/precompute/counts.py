@@ -40,15 +40,15 @@ from packidx.io import files, urls
 from packidx.io.output_folder import replacing
 from packidx.io.own_files import Kind, check_free
 from packidx.lengths.table import Lengths, read_lengths
-from packidx.records.containers.base import Record, RecordRange, local_shard
+from packidx.records.containers.base import RecordRange, local_shard
 from packidx.records.conversation import MediaInfo
 from packidx.records.media.paths import check_folder, check_remote
+from packidx.records.read import ReadRecord, RecordReader, read_records
 from packidx.records.shards import (
     InputFile,
     ScannedShard,
     check_unchanged,
     ranges_of,
-    read_records,
     short_names,
 )
 from packidx.records.sources.find_shards import find_shards
@@ -303,36 +303,22 @@ class JoinTask:
 
 
 class Joined(NamedTuple):
-    """A record, and what it is given.
+    """A record, and the keys and values that it is given; none if it is not counted."""
 
-    Attributes:
-        raw: in the standard names.
-        record: as it stands in its file; None where it is none.
-        given: keys and values; nothing where it is not counted.
-    """
-
-    raw: Record
-    record: dict[str, Any] | None
+    record: ReadRecord
     given: dict[str, Any]
 
 
-def read_both(
+def read_shard(
     shard: ShardContext, part: RecordRange, columns: dict[str, str] | None = None
-) -> Iterator[tuple[Record, dict[str, Any] | None]]:
-    """Yield each record in the standard names, and as it stands in its file; None if it cannot be
-    read.
+) -> Iterator[ReadRecord]:
+    """Yield the records of a range of a shard.
 
     Args:
-        columns: as of `read_records`.
+        columns: as of `RecordReader`.
     """
-    originals: list[dict[str, Any]] = []
-
-    def noted(record: dict[str, Any], row: int) -> dict[str, Any]:
-        originals.append(record)
-        return record
-
-    for raw in read_records(shard.path, part, shard.container, shard.layout, noted, columns):
-        yield raw, originals.pop() if originals else None
+    reader = RecordReader(shard.layout, columns=columns, has_media=shard.has_media)
+    return read_records(shard.path, part, reader, shard.container)
 
 
 def write_shard(task: JoinTask, lengths: Lengths) -> SourceSums:
@@ -369,13 +355,13 @@ def _joined(task: JoinTask, lengths: Lengths, totals: Totals) -> Iterator[Joined
     shard, at = task.shard, task.first_row
     tokens, meta = task.names
     for part in task.ranges:
-        records = read_both(shard, part)
+        records = read_shard(shard, part)
         while batch := list(itertools.islice(records, BATCH)):
             rows = lengths.read(at, at + len(batch), _COLUMNS).frame.to_dicts()
             at += len(batch)
-            with_media = [raw for (raw, _), row in zip(batch, rows, strict=True) if row["media"]]
+            with_media = [each for each, row in zip(batch, rows, strict=True) if row["media"]]
             looked_at = iter(examine_batch(with_media, shard, 0, RecordCounter(CounterSettings())))
-            for (raw, original), row in zip(batch, rows, strict=True):
+            for record, row in zip(batch, rows, strict=True):
                 infos = next(looked_at).infos if row["media"] else ()
                 given: dict[str, Any] = {}
                 if reason := _why_not(row, infos):
@@ -386,7 +372,7 @@ def _joined(task: JoinTask, lengths: Lengths, totals: Totals) -> Iterator[Joined
                     given[tokens] = row["text_tokens"]
                     if infos:
                         given[meta] = _meta(row["media"], infos)
-                yield Joined(raw, original, given)
+                yield Joined(record, given)
 
 
 def _why_not(row: Mapping[str, Any], infos: Sequence[MediaInfo | None]) -> str | None:
@@ -426,10 +412,11 @@ def _write_lines(copy: str, joined: Iterator[Joined], task: JoinTask) -> None:
     """The shard as JSON Lines; those that it has already keep their bytes."""
     has_lines = task.shard.container == "jsonl"
     with open(copy, "rb") as source, open(task.path, "wb", buffering=1 << 20) as out:
-        for raw, record, given in joined:
+        for read, given in joined:
+            record = read.data
             line = b""
-            if has_lines and raw.locator.offset is not None and raw.locator.nbytes is not None:
-                line = os.pread(source.fileno(), raw.locator.nbytes, raw.locator.offset).strip()
+            if has_lines and read.locator.offset is not None and read.locator.nbytes is not None:
+                line = os.pread(source.fileno(), read.locator.nbytes, read.locator.offset).strip()
             elif record is not None:
                 line = orjson.dumps(record)
             if given and record is not None:
@@ -453,7 +440,7 @@ def _write_parquet(copy: str, joined: Iterator[Joined], task: JoinTask) -> None:
         with source, pq.ParquetWriter(task.path, schema_of, compression=codec) as out:
             for number in range(source.num_row_groups):
                 table = source.read_row_group(number, use_threads=False)
-                values = [given for _, _, given in itertools.islice(joined, table.num_rows)]
+                values = [given for _, given in itertools.islice(joined, table.num_rows)]
                 table = _with(table, task.names, values)
                 out.write_table(table, row_group_size=max(1, table.num_rows))
     except pa.ArrowException as error:

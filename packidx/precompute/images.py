@@ -33,10 +33,9 @@ from packidx.format.schema import FORMAT_VERSION
 from packidx.io import files, urls
 from packidx.io.output_folder import replacing
 from packidx.io.own_files import Kind
-from packidx.precompute.counts import check_output, output_names, read_both
+from packidx.precompute.counts import check_output, output_names, read_shard
 from packidx.records.containers.base import RecordRange
 from packidx.records.conversation import Media
-from packidx.records.dialects.parse import parse
 from packidx.records.layout import KNOWN
 from packidx.records.leftovers import CARRIED
 from packidx.records.media.held import media_in
@@ -215,26 +214,26 @@ def _write(task: _Task, encoder: ProcessorEncoder) -> tuple[Counter[str], set[st
     done = Counter(dict.fromkeys(_COUNTED, 0))
     used: set[str] = set()
     shard, columns = task.shard, dict[str, str]()
-    records = read_both(shard, task.range, columns)
+    records = read_shard(shard, task.range, columns)
     with files.atomic_file(task.lines) as out:
-        for raw, original in itertools.islice(records, task.first, task.first + _RECORDS):
+        for read in itertools.islice(records, task.first, task.first + _RECORDS):
             images = _Images(shard.root, task, encoder)
             try:
-                if isinstance(raw.data, BadRecord):
-                    raise raw.data
-                conversation = parse(raw.data, has_media=shard.has_media)
-                written = messages_of(conversation, [*map(images.moved, conversation.media)])
-                record = _carried(raw.key, original or {}, columns) | written
-                if conversation.text_tokens is not None:
-                    record["_text_tokens"] = conversation.text_tokens
+                if read.conversation is None:
+                    raise read.error or BadRecord("bad_record", "no conversation")
+                media = map(images.moved, read.conversation.media)
+                written = messages_of(read.conversation, [*media])
+                record = _carried(read.key, read.data or {}, columns) | written
+                if read.conversation.text_tokens is not None:
+                    record["_text_tokens"] = read.conversation.text_tokens
                 done["num_references"] += len(images.names)
                 used.update(images.names)
             except BadRecord:
-                done["num_left_out" if original is None else "num_unchanged"] += 1
-                if original is None:
+                done["num_left_out" if read.data is None else "num_unchanged"] += 1
+                if read.data is None:
                     continue
                 # What other names leave no record must not be one by its own.
-                record = original if shard.layout == DEFAULT else {"rejected": original}
+                record = read.data if shard.layout == DEFAULT else {"rejected": read.data}
             out.write(orjson.dumps(record) + b"\n")
             done["num_records"] += 1
     return done, used

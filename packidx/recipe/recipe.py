@@ -61,6 +61,7 @@ class Estimate(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     tags: dict[str, Text] | None = None
     delimiter: Text | None = None
     pair: Text | None = None
+    answers: Text | None = None
     ignore: list[Text] | None = None
     max_rejected: Text | int | float | None = None
 

@@ -145,7 +145,7 @@ def _check_mix(recipe: Recipe) -> None:
     Raises:
         OptionError: a weight cannot be read, or names no source.
     """
-    names = ("columns", "tags", "delimiter", "pair", "ignore")
+    names = ("columns", "tags", "delimiter", "pair", "ignore", "answers")
     stated = {name: recipe.estimate[name] for name in names if name in recipe.estimate}
     if "ignore" in stated:
         stated["ignore"] = tuple(stated["ignore"])

@@ -155,22 +155,36 @@ def _placeholder(medium: Media) -> dict[str, Any]:
     return {"type": medium.kind}
 
 
-_STATED = {
+_FACTS = {
     **{name: name for name in ("height", "width", "num_frames", "fps", "frame_indices")},
     **{name: name for name in ("num_samples", "sampling_rate")},
     "n_tokens": "tokens",
 }
 
 
-def stated_of(medium: Media) -> dict[str, Any]:
-    """Return what a record states of a medium, by the names that messages have for it."""
-    stated = {name: getattr(medium, field) for name, field in _STATED.items()}
-    stated |= medium.requests or {}
+def _facts_of(medium: Media) -> dict[str, Any]:
+    """Return what a record states of a medium's file, by the names that records have for it."""
+    stated = {name: getattr(medium, field) for name, field in _FACTS.items()}
     return {name: value for name, value in stated.items() if value is not None}
 
 
+def _facts_beside(medium: Media) -> dict[str, Any]:
+    """Return the facts of a medium that do not follow from its `ref`."""
+    facts = _facts_of(medium)
+    if isinstance(medium.ref, list):
+        facts.pop("num_frames", None)
+    elif hasattr(medium.ref, "getexif"):  # an opened image
+        facts.pop("height", None), facts.pop("width", None)
+    return facts
+
+
+def stated_of(medium: Media) -> dict[str, Any]:
+    """Return a record's facts and requests of a medium, by their names in messages."""
+    return _facts_of(medium) | (medium.requests or {})
+
+
 def message_of(turn: Turn, placeholder: Callable[[Media], dict[str, Any]]) -> dict[str, Any]:
-    """Return a turn as a message of a record, ``train`` included where the record says it."""
+    """Return a turn as a message of a record, ``train`` included if the record says it."""
     message = {"role": turn.role, "content": content_of(turn, placeholder), **turn.extra}
     return message if turn.train is None else {**message, "train": turn.train}
 
@@ -178,7 +192,7 @@ def message_of(turn: Turn, placeholder: Callable[[Media], dict[str, Any]]) -> di
 def to_record(
     conversation: Conversation, message: Callable[[Turn], dict[str, Any]]
 ) -> dict[str, Any]:
-    """A record of tokens, or of OpenAI's dialect with a `message` of each turn."""
+    """Return a record of tokens, or of OpenAI's dialect with a `message` of each turn."""
     if conversation.input_ids is not None:
         labels = conversation.labels
         tokens = {"input_ids": list(conversation.input_ids)}
@@ -187,3 +201,25 @@ def to_record(
     if conversation.is_document:
         messages["messages"][0]["role"] = "document"
     return messages if conversation.tools is None else {**messages, "tools": conversation.tools}
+
+
+def record_of(conversation: Conversation) -> dict[str, Any]:
+    """Return a conversation as a record that is read as the same conversation.
+
+    A medium stands in its place, ``{"type": "image", "image": …}``, with the options that ask for
+    another one than its file, and again in ``images``, ``videos`` or ``audios``, in order. Facts
+    about files are in ``mm_inputs_meta``.
+    """
+    record = to_record(conversation, lambda turn: message_of(turn, part_of))
+    if conversation.text_tokens is not None:
+        record["_text_tokens"] = conversation.text_tokens
+    meta: dict[str, list[Any]] = {}
+    for medium in conversation.media:
+        record.setdefault(f"{medium.kind}s", []).append(medium.ref)
+        meta.setdefault(f"{medium.kind}s_meta", []).append(_facts_beside(medium))
+    return {**record, "mm_inputs_meta": meta} if any(map(any, meta.values())) else record
+
+
+def part_of(medium: Media) -> dict[str, Any]:
+    """Return a medium as a content part."""
+    return {"type": medium.kind, medium.kind: medium.ref, **(medium.requests or {})}

@@ -1,11 +1,11 @@
-"""From a row of the samples table to its raw record, media opened: snapshot and shards suffice."""
+"""Read the record of a row of the samples table, its media opened, by snapshot and shards alone."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from packidx.errors import ChangedSource, PackidxError, SourceError
+from packidx.errors import BadRecord, ChangedSource, PackidxError, SourceError
 from packidx.format.manifest import DEFAULT, Layout
 from packidx.format.schema import Sample
 from packidx.io import cache, urls
@@ -14,16 +14,15 @@ if TYPE_CHECKING:
     from packidx.format.index import IndexManifest
     from packidx.format.lengths import LengthsManifest
     from packidx.records.media.paths import MediaRoot
+    from packidx.records.read import ReadRecord
     from packidx.user_code import Transform
 
 
 class Located(NamedTuple):
-    """A record, and where its media's places begin."""
+    """A record, and where its media may lie."""
 
-    record: dict[str, Any]
-    """In its own dialect and the standard names."""
+    record: ReadRecord
     root: MediaRoot
-    """Where its media may lie."""
 
 
 class Snapshot(Protocol):
@@ -66,7 +65,7 @@ class Fetcher:
         self._checked: set[int] = set()  # shards of the planned size
 
     def read(self, sample: Sample, epoch: int = 0) -> dict[str, Any]:
-        """The record of `sample` in its own dialect and the standard names, its media opened.
+        """Return the record of `sample` for an encoder, its media opened (`opened_record`).
 
         Args:
             sample: as planned.
@@ -77,10 +76,11 @@ class Fetcher:
             ChangedSource: the shard's size is not the one that was counted.
             BadRecord, SourceError: record, media or shard cannot be read.
         """
-        from packidx.records.media.opener import open_media
+        from packidx.records.media.opener import MediaOpener
+        from packidx.records.read import opened_record
 
         located = self.record(sample, epoch)
-        return open_media(located.record, located.root, self.index.resolve)
+        return opened_record(located.record, MediaOpener(located.root, self.index.resolve))
 
     def waits(self, sample: Sample) -> bool:
         """Return whether a sample's record or media are ranges or objects of a store."""
@@ -93,7 +93,7 @@ class Fetcher:
         return any(urls.is_url(self.index.resolve(place)) for place in places if place)
 
     def record(self, sample: Sample, epoch: int = 0) -> Located:
-        """The record of `sample`, its media where they are.
+        """Return the record of `sample` as it was read.
 
         Raises:
             PackidxError: the snapshot was planned from bare lengths and locates nothing.
@@ -102,7 +102,8 @@ class Fetcher:
             BadRecord, SourceError: record or shard cannot be read.
         """
         from packidx.records.containers.base import Locator
-        from packidx.records.shards import read_named_row
+        from packidx.records.containers.registry import container
+        from packidx.records.read import RecordReader
 
         shards, shard = self.index.snapshot.shards, sample.shard
         located = sample.offset is not None and sample.nbytes is not None
@@ -112,26 +113,26 @@ class Fetcher:
                 " samples are; plan from a table that `packidx estimate` wrote to read packs"
             )
         path, transform = self.shard(shard), self._transform
-        kind = shards[shard].container
-        at = Locator(-1 if sample.row is None else sample.row, sample.offset, sample.nbytes)
+        kind, layout = shards[shard].container, self.layout(sample.source)
+        row = -1 if sample.row is None else sample.row
 
         def transformed(data: dict[str, Any], _: int) -> dict[str, Any]:
             assert transform is not None
             return transform.apply(data, sample.sample_id, epoch=epoch, copy=sample.copy or 0)
 
+        reader = RecordReader(layout, None if transform is None else transformed)
+        at = Locator(row, sample.offset, sample.nbytes)
         try:
-            record, key = read_named_row(
-                path,
-                at,
-                kind=kind,
-                layout=self.layout(sample.source),
-                change=None if transform is None else transformed,
-            )
+            record = reader.read(container(kind, layout.delimiter).read_one(path, at))
         except SourceError:
             self._checked.discard(shard)  # it may have changed since it was looked at
             self.shard(shard)
             raise
-        check_key(path, sample, key)
+        if record.error is not None:
+            place = f"row {row}" if row >= 0 else f"offset {sample.offset}"
+            error = BadRecord(record.error.reason, f"{record.error.detail} ({path}, {place})")
+            record = record._replace(error=error)
+        check_key(path, sample, record.key)
         return Located(record, self._root(sample.source or "", shards[shard].uri, path))
 
     def _root(self, source: str, uri: str, path: str) -> MediaRoot:

@@ -1,7 +1,7 @@
-"""How a data set names its columns, roles and parts, and its records in the standard names.
+"""Columns of a record by their standard names.
 
-A `Layout` comes from a mix (`mixes`) or from the command line. `apply` is the one place that knows
-a data set's own words; behind it every record has the names that `dialects.parse` knows.
+A `Layout` comes from a mix (`mixes`) or from the command line. `standard_columns` is the one place
+that knows a data set's own columns; behind it every record has the names that dialects know.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import orjson
 
 from packidx.errors import BadRecord
 from packidx.format.manifest import Layout
-from packidx.format.terms import COLUMNS, TAGS
-from packidx.records.media.references import TURN_KEYS, turn_key
+from packidx.format.terms import COLUMNS
+from packidx.records.media.references import TURN_KEYS
 
 _KEYS = {"text_tokens": "_text_tokens"}  # a column's key in the record, where it has another name
 UNUSED = "unused_column"
@@ -45,36 +45,47 @@ _STRUCTURED = frozenset(
     (*TURN_KEYS, "input_ids", "labels", "mm_inputs_meta", "history")
     + ("images", "image", "videos", "video", "audios", "audio")
 )
-_PAIR_KEYS = ("prompt", "chosen", "rejected", "rejected_messages")  # that may hold turns
-_ROLE_KEYS = ("role", "from")
-_NEVER_LEFT_OUT = frozenset((*_ROLE_KEYS, "content", "value", "name", "id", "tool_call_id"))
-"""Keys of messages that are not left out where a column of that name is ignored."""
 
 
-def apply(layout: Layout, record: dict[str, Any]) -> dict[str, Any]:
-    """`record` in the standard names; itself where nothing has to change.
+def standard_columns(layout: Layout, record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a record's columns by their standard names, without ignored ones; the record itself if
+    nothing has to change.
 
-    JSON in text, as tables hold lists of turns, becomes what it says; so does an object of
-    equally long lists, as `datasets` once stored lists of turns.
+    JSON in text, as tables hold lists of turns, is decoded; an object of equally long lists, as
+    `datasets` once stored lists of turns, becomes a list of objects.
 
     Args:
         record: as it stands in its shard; it is not changed.
 
     Raises:
-        BadRecord: ``no_messages``, ``bad_record`` or ``bad_json``.
+        BadRecord: ``no_messages`` or ``bad_json``.
     """
     if layout.ignore:
         record = {name: value for name, value in record.items() if name not in layout.ignore}
-    if layout.columns:
-        record = _renamed(layout, record)
-    record = _structured(record)
-    if layout.pair is not None:
-        record = _with_sides(layout, record)
-    left_out = frozenset(layout.ignore) - _NEVER_LEFT_OUT
-    return _retagged(layout, record, left_out) if layout.tags or left_out else record
+    return _structured(_renamed(layout, record) if layout.columns else record)
 
 
-def _renamed(layout: Layout, record: dict[str, Any]) -> dict[str, Any]:
+def record_key(record: Mapping[str, Any]) -> str | None:
+    """Return the record's own id as text; None if it has none that is text or an integer.
+
+    No float: an integer of more than 64 bits arrives as one, and two of them may look alike.
+    """
+    for name in IDS:
+        value = record.get(name)
+        if isinstance(value, str | int) and not isinstance(value, bool) and value != "":
+            return str(value)
+    return None
+
+
+def key_of(record: Mapping[str, Any], layout: Layout) -> str | None:
+    """Return the id of a record as it stands in its shard; None if it has none."""
+    if layout.ignore:
+        record = {name: value for name, value in record.items() if name not in layout.ignore}
+    column = layout.columns.get("id")
+    return record_key(record if column is None else {"id": record.get(column)})
+
+
+def _renamed(layout: Layout, record: Mapping[str, Any]) -> dict[str, Any]:
     """`record` with the stated names besides its own; what would be taken for a stated column,
     and what is stated to be another one, is left out."""
     hidden = hidden_columns(layout)
@@ -107,61 +118,6 @@ def own_columns(layout: Layout, names: Collection[str]) -> set[str]:
     return stated | {name for own in stated for name in own.split(",")}
 
 
-def _retagged(layout: Layout, record: dict[str, Any], left_out: frozenset[str]) -> dict[str, Any]:
-    """`record` whose turns have the standard keys and roles, without the keys `left_out`."""
-    key = turn_key(record)
-    words = [(tag, word) for tag, own in layout.tags.items() for word in (own, *own.split(","))]
-    roles = {word: TAGS[tag] for tag, word in words if TAGS[tag] is not None}
-    changed: dict[str, Any] = {}
-    for name in (key, *(_PAIR_KEYS if layout.pair is not None else ())):
-        turns = None if name is None else record.get(name)
-        if isinstance(turns, list | tuple):
-            changed[str(name)] = [_turn(layout, turn, roles, left_out) for turn in turns]
-        elif isinstance(turns, dict) and name in _PAIR_KEYS:
-            changed[str(name)] = _turn(layout, turns, roles, left_out)
-    return {**record, **changed} if changed else record
-
-
-def _with_sides(layout: Layout, record: dict[str, Any]) -> dict[str, Any]:
-    """`record` with turns for JSON text of turns, where a pair may have either."""
-    role_keys = {*_ROLE_KEYS, layout.tags.get("role_tag", "role")}
-    changed = {}
-    for key in _PAIR_KEYS:
-        value = record.get(key)
-        if not isinstance(value, str) or value[:1] not in ("[", "{"):
-            continue
-        try:
-            turns = orjson.loads(value)
-        except ValueError:
-            continue  # a text that begins with a bracket
-        listed = turns if isinstance(turns, list) else [turns]
-        if listed and all(isinstance(t, dict) and role_keys & t.keys() for t in listed):
-            changed[key] = turns
-    return {**record, **changed} if changed else record
-
-
-def _turn(
-    layout: Layout, turn: Any, roles: Mapping[str, str | None], left_out: frozenset[str]
-) -> Any:
-    if not isinstance(turn, dict) or not (layout.tags or left_out & turn.keys()):
-        return turn
-    named = _key_of(layout, turn, "role_tag", ("role", "from"))
-    content = _key_of(layout, turn, "content_tag", ("content", "value"))
-    turn = dict(turn)
-    role = turn.pop(named, None)
-    said = turn.pop(content, None)
-    for key in ("role", "from", "content", "value", *(left_out & turn.keys())):
-        turn.pop(key, None)
-    stated = roles.get(role, role) if isinstance(role, str) else role
-    return {"role": stated, "content": said, **turn}
-
-
-def _key_of(layout: Layout, turn: dict[str, Any], tag: str, usual: tuple[str, ...]) -> str:
-    if tag in layout.tags:
-        return layout.tags[tag]
-    return next((key for key in usual if key in turn), usual[0])
-
-
 def _stated(record: Mapping[str, Any], name: str) -> Any:
     """Return what a record has in a stated column, or in all of several as one list; None if
     nothing."""
@@ -172,7 +128,7 @@ def _stated(record: Mapping[str, Any], name: str) -> Any:
     return [item for items in listed for item in items] or None
 
 
-def _structured(record: dict[str, Any]) -> dict[str, Any]:
+def _structured(record: Mapping[str, Any]) -> Mapping[str, Any]:
     changed: dict[str, Any] = {}
     for key, value in record.items():
         if type(value) is list or key not in _STRUCTURED:

@@ -1,4 +1,4 @@
-"""Shards read in the standard names: scans, their records in order and by row, and their keys.
+"""Shards: what one pass over a file finds out, and where tasks may start.
 
 Of a shard in an object store, a range is read where records have ranges: one record, or of a tar
 its headers. Any other shard is copied to the local cache first, once, and read there.
@@ -8,38 +8,27 @@ from __future__ import annotations
 
 import collections
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from packidx.errors import BadRecord, SourceError
+from packidx.errors import SourceError
 from packidx.format.manifest import DEFAULT, Layout, Shard
 from packidx.io import storage, urls
 from packidx.io.storage import reading
 from packidx.records.containers.base import (
     TASK_BYTES,
     Edge,
-    Locator,
-    Record,
     RecordRange,
     ShardScan,
     file_version,
 )
 from packidx.records.containers.registry import DEFAULT as JSONL
 from packidx.records.containers.registry import container
-from packidx.records.dialects.standard import key_of, standard
-from packidx.records.leftovers import LeftoverCheck
-from packidx.records.members import MEMBERS, Members
 
 if TYPE_CHECKING:
     from packidx.run.workers import Progress
-
-
-NAMELESS = ""
-"""`Record.key` of a record that has no name in its file, whatever it has become."""
-Change = Callable[[dict[str, Any], int], dict[str, Any]]
-"""(a record as it stands in its file, its row) → the record that is taken for it."""
 
 
 def scan(path: str, kind: str = JSONL, layout: Layout = DEFAULT) -> ShardScan:
@@ -49,93 +38,6 @@ def scan(path: str, kind: str = JSONL, layout: Layout = DEFAULT) -> ShardScan:
         SourceError: the file cannot be read, or is broken so that its records cannot be counted.
     """
     return container(kind, layout.delimiter).scan(path, TASK_BYTES)
-
-
-def read_records(
-    path: str,
-    record_range: RecordRange,
-    kind: str = JSONL,
-    layout: Layout = DEFAULT,
-    change: Change | None = None,
-    columns: dict[str, str] | None = None,
-) -> Iterator[Record]:
-    """The records of one range of a shard, in the standard names.
-
-    Args:
-        change: what a record becomes; what it is called stays what the file's is.
-        columns: is given each column and its use, and a record that has in an unused one what
-            training should see is a `BadRecord` (`leftovers`); None looks at no columns.
-
-    A record that cannot be decoded, or that the layout does not fit, is a `BadRecord` in its place:
-    as many come out as the scan counted.
-
-    Raises:
-        SourceError: the shard cannot be read, or is no longer what was scanned.
-    """
-    leftovers = None if columns is None else LeftoverCheck(layout, columns)
-    for raw in container(kind, layout.delimiter).read(path, record_range):
-        if isinstance(raw.data, BadRecord):
-            yield raw
-            continue
-        if change is not None and raw.key is None:
-            raw = raw._replace(key=key_of(raw.data, layout) or NAMELESS)
-        try:
-            data = named_record(raw, layout, change, leftovers)
-        except BadRecord as error:
-            yield raw._replace(data=error.with_traceback(None))
-        else:
-            yield raw if data is raw.data else raw._replace(data=data)
-
-
-def named_record(
-    raw: Record,
-    layout: Layout,
-    change: Change | None = None,
-    leftovers: LeftoverCheck | None = None,
-) -> dict[str, Any]:
-    """Return a record in the standard names.
-
-    Raises:
-        BadRecord: it cannot be read, the layout does not fit it, or it has leftovers.
-    """
-    if isinstance(raw.data, BadRecord):
-        raise raw.data
-    changed = raw.data if change is None else change(raw.data, raw.locator.row)
-    if raw.members is not None:
-        changed = {**changed, MEMBERS: Members(raw.key or "", raw.members)}
-    named = standard(changed, layout)
-    if leftovers is not None:
-        leftovers.check(changed, named)
-    return named
-
-
-def read_named_row(
-    path: str,
-    at: Locator,
-    *,
-    kind: str = JSONL,
-    layout: Layout = DEFAULT,
-    change: Change | None = None,
-) -> tuple[dict[str, Any], str | None]:
-    """One record of a shard, in the standard names, and what it is called in its file.
-
-    Args:
-        change: as for `read_records`.
-
-    Raises:
-        BadRecord: it cannot be decoded or the layout does not fit; the detail names file and place.
-        SourceError: the file is missing, unreadable or has no such record.
-    """
-    reader = container(kind, layout.delimiter)
-    place = f"row {at.row}" if at.row >= 0 else f"offset {at.offset}"
-    try:
-        raw = reader.read_one(path, at)
-        key = raw.key
-        if key is None and isinstance(raw.data, dict):
-            key = key_of(raw.data, layout)
-        return named_record(raw, layout, change), key
-    except BadRecord as error:
-        raise BadRecord(error.reason, f"{error.detail} ({path}, {place})") from None
 
 
 @dataclass(frozen=True, slots=True)

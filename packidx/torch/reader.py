@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("packidx.torch")
 
 Encode = Callable[..., Mapping[str, Any]]
-"""A raw record -> one sample's tensors; given a `PackBuffer`, too, if it ``takes_allocate``."""
+"""A record (`records.read.opened_record`) -> one sample's tensors; given a `PackBuffer`, too, if it
+``takes_allocate``."""
 
 
 def encoder_of(encode: Encode | str | PathLike[str], index: Index) -> Encode:

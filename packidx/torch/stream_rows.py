@@ -395,7 +395,8 @@ def _scanned(
         left_out: is given a sentence for each reason why some are left out.
     """
     # They bring readers of mixes, which who streams from a lengths table does not need.
-    from packidx.records.shards import read_records, scan_shards
+    from packidx.records.read import RecordReader, read_records
+    from packidx.records.shards import scan_shards
     from packidx.records.sources.find_shards import find_shards
 
     files = find_shards(list(names))
@@ -407,14 +408,15 @@ def _scanned(
     for number, (file, scan) in enumerate(zip(files, scans, strict=True)):
         layouts[file.source] = file.layout
         for part in scan.ranges:
-            seen: dict[str, str] | None = {} if is_ours else None
-            for raw in read_records(file.path, part, file.container, file.layout, None, seen):
-                status = "ok"
-                if isinstance(raw.data, BadRecord):
+            reader = RecordReader(file.layout, columns={} if is_ours else None)
+            read = read_records(file.path, part, reader, file.container)
+            for record in read:
+                status, error = "ok", record.error
+                if error is not None and (is_ours or record.raw is None):
                     status = "rejected"
-                    where = f"{file.uri}, row {raw.locator.row}: {raw.data.detail}"
-                    refused.setdefault(raw.data.reason, []).append(where)
-                rows.append((len(rows), file.source, None, number, *raw.locator, status))
+                    where = f"{file.uri}, row {record.locator.row}: {error.detail}"
+                    refused.setdefault(error.reason, []).append(where)
+                rows.append((len(rows), file.source, None, number, *record.locator, status))
         counts[file.source] = counts.get(file.source, 0) + scan.shard.rows
     for reason, places in sorted(refused.items()):
         left_out.append(f"{len(places):,} records are in no pack: {reason} ({places[0]})")

@@ -6,10 +6,11 @@ import random
 from pathlib import Path
 
 import pytest
+from reading import read_records
 from record_files import WRITERS, chats
 
 from packidx.errors import SourceError
-from packidx.records.shards import read_records, scan
+from packidx.records.shards import scan
 
 pytestmark = pytest.mark.slow
 

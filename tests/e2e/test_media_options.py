@@ -12,10 +12,10 @@ import pytest
 from clips import write_clip
 from packidx_cli.main import main
 from PIL import Image
+from reading import open_media
 
 from packidx.encode import ProcessorEncoder
 from packidx.errors import BadRecord
-from packidx.records.media.opener import open_media
 from packidx.records.media.paths import MediaRoot
 
 Record = dict[str, Any]
@@ -162,9 +162,9 @@ def test_options_that_equal_the_settings_pass(
 
 def with_keys(record: Record) -> Record:
     """An encoder that obeys the options of media itself."""
-    [entry] = record.get("images") or [record["messages"][0]["content"][0]]
-    size = entry["image"].size if "image" in entry else (1, 1)
-    asked = entry.get("max_pixels") or int(entry["fps"])
+    part = record["messages"][0]["content"][0]
+    size = part["image"].size if "image" in part else (1, 1)
+    asked = part.get("max_pixels") or int(part["fps"])
     return {"input_ids": [7] * (asked + size[0])}
 
 

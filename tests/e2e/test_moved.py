@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+from reading import open_media
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import BadRecord
 from packidx.records.fetch import Fetcher
-from packidx.records.media.opener import open_media
 from packidx.records.media.paths import MediaRoot
 from packidx.torch import PackedDataset
 

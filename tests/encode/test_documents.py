@@ -19,8 +19,6 @@ from tokenizers.processors import TemplateProcessing
 
 from packidx.encode import ProcessorEncoder
 from packidx.errors import BadRecord
-from packidx.format.manifest import DEFAULT
-from packidx.records.dialects.standard import standard
 
 IMAGES = [Image.new("RGB", size, (9, 90, 0)) for size in ((90, 60), (120, 80), (57, 99))]
 TEXTS = ["It was.\n\n", "  \n", "漢字 한글 é\u0301", " <im", "the end"]
@@ -78,7 +76,7 @@ def test_ids_are_the_processors_and_all_text_is_trained(made: tuple[Any, str, Pa
         images = [part for part in parts if not isinstance(part, str)]
         given: dict[str, Any] = {"images": [images]} if images else {}
         real = [int(ident) for ident in processor(text=[text], **given)["input_ids"][0]]
-        record = standard(interleaved(*parts), DEFAULT)
+        record = interleaved(*parts)
         sample = encode(record)
         assert sample["input_ids"].tolist() == [*real, *([] if real[-1] == end else [end])]
         assert encode.count(record) == len(sample["input_ids"])

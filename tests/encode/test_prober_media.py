@@ -13,6 +13,7 @@ from clips import decode, write_clip
 from every_processor import build
 from every_processor.real import real_length
 from PIL import Image
+from reading import open_media
 from rungs import Length, lengths
 from sounds import write_sound
 
@@ -24,7 +25,6 @@ from packidx.encode.prober import ProbedMedia
 from packidx.encode.whole import build_sample, ids_of, sampled_frames
 from packidx.processor.assemble import ProcessorFiles
 from packidx.records.dialects.parse import parse
-from packidx.records.media.opener import open_media
 from packidx.records.media.paths import MediaRoot
 from packidx.torch import PackedDataset
 

@@ -42,13 +42,12 @@ from bad_input import (
     turned,
 )
 from clips import write_clip
-from record_files import read_row
+from reading import open_media, read_row
 from sounds import write_sound
 
 from packidx.encode import ProcessorEncoder
 from packidx.errors import BadRecord
 from packidx.estimate import estimate_lengths
-from packidx.records.media.opener import open_media
 from packidx.records.media.paths import MediaRoot
 
 COUNTED = None

@@ -26,7 +26,9 @@ from packidx.export import energon
 from packidx.export.energon import export_energon, record_in_words
 from packidx.export.energon_folders import as_energon_names
 from packidx.io.ranges import Extent
+from packidx.records.containers.base import Locator, Record
 from packidx.records.dialects.parse import parse
+from packidx.records.read import RecordReader
 from packidx.torch import PackedDataset
 
 Line = dict[str, Any]
@@ -196,7 +198,7 @@ RECORDS: dict[str, tuple[Line, Line, list[str]]] = {
 @pytest.mark.parametrize("name", RECORDS)
 def test_what_a_record_becomes(name: str) -> None:
     record, wanted, media = RECORDS[name]
-    line = record_in_words("k", record, "x.tar")
+    line = record_in_words(RecordReader().read(Record(record, Locator(0), "k")), "x.tar")
     assert (line.json, line.media, line.key) == (wanted, media, "k")
     if not media:  # what was written is read as the record was
         again, was = parse(line.json), parse(record)

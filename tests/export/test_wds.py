@@ -78,14 +78,11 @@ def test_no_turn_is_lost(case: str) -> None:
     else:
         assert parse(json.loads(json.dumps(kept))) == conversation
     if whole:  # what packidx reads of the pairs is the conversation, too
-        from packidx.format.manifest import DEFAULT
-        from packidx.records.dialects.standard import standard
-
         asked, answered = zip(*pairs, strict=True)
         media = [medium.ref for medium in conversation.media]
         suffix = {"a": "a.jpg", "b": "b.mp4"}
         texts = {"texts": {"prompts": [list(asked)], "captions": [list(answered)]}}
-        read = parse(standard({**texts, "media_files": [[suffix[one] for one in media]]}, DEFAULT))
+        read = parse({**texts, "media_files": [[suffix[one] for one in media]]})
         drawn = [
             [part if isinstance(part, str) else part.kind for part in turn.parts]
             for turn in conversation.turns

@@ -15,9 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packidx.records.containers.base import Locator
-from packidx.records.shards import read_named_row
-
 Records = Sequence[dict[str, Any]]
 
 
@@ -141,8 +138,3 @@ def write(folder: Path, kind: str, records: Records) -> str:
     path = folder / f"data.{kind}"
     path.write_bytes(_tar(records, folder) if kind == "tar" else WRITERS[kind](records))
     return str(path)
-
-
-def read_row(path: str, *at: Any, **options: Any) -> dict[str, Any]:
-    """A record of a shard at a `Locator`, as `shards.read_named_row` gives it."""
-    return read_named_row(path, Locator(*at), **options)[0]

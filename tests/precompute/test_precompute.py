@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torchvision_cpu  # noqa: F401
 from PIL import Image
+from reading import open_media
 from record_files import WRITERS, chats
 
 from packidx.errors import SourceError
@@ -52,7 +53,6 @@ def test_sums_are_what_the_real_processor_builds(
     corpus: Path, processor: str, tmp_path: Path
 ) -> None:
     from packidx.encode import ProcessorEncoder
-    from packidx.records.media.opener import open_media
 
     lines = (corpus / "photos.jsonl").read_text().splitlines()[:12]
     (tmp_path / "few.jsonl").write_text("\n".join(lines))

@@ -13,11 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from packidx_cli.main import main
 
-from packidx.errors import BadRecord
 from packidx.format.manifest import DEFAULT, Layout
-from packidx.records.dialects.parse import parse
-from packidx.records.dialects.standard import standard
-from packidx.records.leftovers import LeftoverCheck
+from packidx.records.containers.base import Locator, Record
+from packidx.records.read import RecordReader
 
 JPEG = b"\xff\xd8\xff\xe0" + b"\0" * 20
 STRUCT = {"bytes": JPEG, "path": None}
@@ -30,10 +28,8 @@ CAPTION = {"image": "a.png", "caption": "A cat."}
 def uses(record: dict[str, Any], layout: Layout = DEFAULT) -> dict[str, str]:
     """The columns of a record and their uses."""
     columns: dict[str, str] = {}
-    try:
-        LeftoverCheck(layout, columns).check(record, standard(record, layout))
-    except BadRecord as error:
-        assert error.reason == "unused_column"
+    read = RecordReader(layout, columns=columns).read(Record(record, Locator(0)))
+    assert read.error is None or read.error.reason == "unused_column", read.error
     return columns
 
 
@@ -71,7 +67,12 @@ LEFT: dict[str, dict[str, Any]] = {
         "messages": [{**ASK, "content": [{"type": "text", "text": "Hi", "score": 1}]}, REPLY]
     },
     "crop": {"messages": TALK, "images": [{"path": "a.png", "crop": [0, 0, 9, 9]}]},
-    "src": {"messages": [{**ASK, "content": [{"type": "image", "src": "a.png"}]}, REPLY]},
+    "src": {
+        "messages": [
+            {**ASK, "content": [{"type": "image", "image": "b.png", "src": "a.png"}]},
+            REPLY,
+        ]
+    },
     **{
         name: {**ASKED, name: value}
         for name, value in {
@@ -89,7 +90,6 @@ LEFT: dict[str, dict[str, Any]] = {
     },
     "jpg": {"messages": TALK, "jpg": JPEG},
     "conversations": {"messages": TALK, "conversations": TALK},
-    "system_prompt": {**ASKED, "system": "Be kind.", "system_prompt": "Be brief."},
     "loss_mask of ids": {"input_ids": [1, 2, 3], "loss_mask of ids": [0, 1, 1]},
     "targets": {"input_ids": [1, 2, 3], "targets": [-100, 2, 3]},
 }
@@ -203,14 +203,11 @@ def test_nothing_in_2000_random_tables_is_read_past() -> None:
     taken = 0
     for seed in range(2000):
         record = random_table(seed)
-        try:
-            named = standard(dict(record), DEFAULT)
-            LeftoverCheck(DEFAULT, {}).check(record, named)
-            conversation = parse(named)
-        except BadRecord:
+        read = RecordReader(columns={}).read(Record(record, Locator(0)))
+        if read.error is not None:
             continue
         taken += 1
-        missing = {*MARK.findall(repr(record))} - {*MARK.findall(repr(conversation))}
+        missing = {*MARK.findall(repr(record))} - {*MARK.findall(repr(read.conversation))}
         assert not missing, (seed, record)
     assert 200 < taken < 1500
 
@@ -225,11 +222,9 @@ def test_a_long_word_costs_little() -> None:
 
 def test_sparse_columns_cost_little() -> None:
     def seconds(record: dict[str, Any]) -> float:
-        check, begun = LeftoverCheck(DEFAULT, {}), time.process_time()
+        reader, begun = RecordReader(columns={}), time.process_time()
         for _ in range(2000):
-            named = standard(record, DEFAULT)
-            check.check(record, named)
-            parse(named)
+            reader.read(Record(record, Locator(0)))
         return time.process_time() - begun
 
     plain = {"messages": TALK * 4, "images": ["a.png"]}

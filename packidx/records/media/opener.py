@@ -1,19 +1,19 @@
-"""The media of a record: what is known of each, and the record with them opened."""
+"""Look into media without decoding them, and open them."""
 
 from __future__ import annotations
 
 import functools
 import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from packidx.errors import BadRecord
 from packidx.io import storage, urls
 from packidx.io.ranges import Extent
 from packidx.io.storage import reading
-from packidx.records.conversation import Media, MediaInfo
+from packidx.records.conversation import Conversation, Media, MediaInfo, part_of
 from packidx.records.media.audio import Audio, audio_info, stated_audio
 from packidx.records.media.held import kind_of_name
 from packidx.records.media.images import image_info, label_of, open_image, stated_image
@@ -21,12 +21,8 @@ from packidx.records.media.lmdb_store import forget_databases
 from packidx.records.media.paths import MediaRoot, forget_paths, resolve, shortened
 from packidx.records.media.references import (
     LIST_KEYS,
-    REFERENCE_KEYS,
-    frames_of,
-    map_media,
-    reference_of,
+    is_opened,
     refs_of,
-    requests_of,
 )
 from packidx.records.media.video import (
     Video,
@@ -35,6 +31,9 @@ from packidx.records.media.video import (
     video_info,
     with_stated,
 )
+
+if TYPE_CHECKING:
+    from packidx.records.dialects.raw_record import RawRecord
 
 Moved = Callable[[str], str]
 """Absolute path or URL when it was counted → where it is now."""
@@ -57,7 +56,6 @@ KINDS = {
     "video": MediaKind(stated_video, video_info, Video),
     "audio": MediaKind(stated_audio, audio_info, Audio),
 }
-_REPLACED_KEYS = frozenset(REFERENCE_KEYS) - LIST_KEYS.keys()
 _NUMBER = re.compile(r"\d{1,18}")
 
 
@@ -163,69 +161,61 @@ def is_remote(media: Media, root: MediaRoot) -> bool:
     return any(isinstance(ref, str) and (below or "://" in ref) for ref in refs_of(media))
 
 
-def open_media(
-    record: Mapping[str, Any],
-    root: MediaRoot,
-    moved: Moved = str,
-) -> dict[str, Any]:
-    """A shallow copy of a raw record in which every image is opened and upright.
-
-    The record keeps its dialect: entries of its own image list become PIL images, and content
-    parts that name an image, and entries with options (``max_pixels`` …), become
-    ``{"type": "image", "image": <PIL image>}`` with these. Videos given as lists of frames become
-    lists of PIL images, any other a `Video`; sounds become `Audio`s. `dialects.parse` accepts it.
+class MediaOpener:
+    """Opens media; a subclass may put something else in their places.
 
     Args:
-        moved: old absolute path -> where it is now.
-
-    Raises:
-        BadRecord: as `resolve` and `open_image`, or the record is not an object.
+        root: where media may lie.
+        moved: (old absolute path) -> where it is now.
     """
-    if not isinstance(record, Mapping):
-        raise BadRecord("bad_record", "the record is not an object")
-    return MediaOpener(root, moved).opened(record)
-
-
-class MediaOpener:
-    """Opens the media of one record; a subclass may put something else in their places."""
 
     def __init__(self, root: MediaRoot, moved: Moved = str) -> None:
         self._root, self._moved = root, moved
 
-    def opened(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """A shallow copy of a record with its media opened, in its own dialect."""
-        return map_media(record, self.entry)
+    def open(self, conversation: Conversation) -> Conversation:
+        """Return a conversation with its media opened: images are PIL images, upright; a video that
+        is a list of frames is a list of these, any other a `Video`; sounds are `Audio`s.
 
-    def entry(self, kind: str, entry: Any, is_part: bool = False) -> Any:
-        """An entry of a media list or a part of a turn, opened: an image always, any other as far
-        as it can be."""
-        key, frames = frames_of(entry) if kind == "video" else (None, None)
+        Raises:
+            BadRecord: as `resolve` and `open_image`.
+        """
+        if not conversation.media:
+            return conversation
+        turns = []
+        for turn in conversation.turns:
+            parts = (p if isinstance(p, str) else self.medium(p) for p in turn.parts)
+            turns.append(replace(turn, parts=tuple(parts)))
+        return replace(conversation, turns=tuple(turns))
+
+    def lists(self, raw: RawRecord) -> dict[str, Any]:
+        """Return a record's own lists of media, opened; an entry with options is a content part."""
+        opened: dict[str, Any] = {}
+        for kind, entries in raw.listed.items():
+            key = next((key for key in LIST_KEYS[kind] if raw.columns.get(key)), LIST_KEYS[kind][0])
+            media = [self.medium(raw.medium(kind, entry)) for entry in entries]
+            refs = [part_of(medium) if medium.requests else medium.ref for medium in media]
+            opened[key] = refs if isinstance(raw.columns.get(key), list | None) else refs[0]
+        return opened
+
+    def medium(self, medium: Media) -> Media:
+        """Return a medium, opened; it stays as it is if it names nothing."""
+        ref = medium.ref
+        frames = ref if isinstance(ref, list | tuple) else None
+        if medium.kind == "video" and frames is None:
+            frames = frames_in(self._placed(ref), self._root)
         if frames is not None:
-            images = [self.entry("image", frame) for frame in frames]
-            return images if key is None else {**entry, key: images}
-        ref = reference_of(entry)
-        if kind == "video" and (frames := frames_in(self._placed(ref), self._root)) is not None:
-            images = [self.medium("image", frame) for frame in frames]
-            stated = entry.items() if isinstance(entry, Mapping) else ()
-            kept = {name: value for name, value in stated if name not in REFERENCE_KEYS}
-            return {**kept, "frames": images}
-        if kind == "image" and not is_part and requests_of(kind, entry) is None:
-            return self.medium(kind, ref)
+            images = [self.reference("image", frame) for frame in frames]
+            return replace(medium, ref=images, num_frames=len(images))
         if ref is None:
-            return entry
-        opened = self.medium(kind, ref)
-        if opened is ref and kind != "image":
-            return entry
-        if not isinstance(entry, Mapping):
-            return opened
-        kept = {name: value for name, value in entry.items() if name not in _REPLACED_KEYS}
-        kept |= requests_of(kind, entry) or {}
-        if kind == "image" or kept.get("type"):
-            return {**kept, "type": kind, kind: opened}
-        return {**kept, (kind if kind in kept else "path"): opened}
+            return medium
+        opened = self.reference(medium.kind, ref)
+        if is_opened(opened):
+            width, height = opened.size
+            return replace(medium, ref=opened, height=int(height), width=int(width))
+        return replace(medium, ref=opened)
 
-    def medium(self, kind: str, ref: Any) -> Any:
-        """A medium of a kind; a video or a sound decodes when it is asked to. One that is opened
+    def reference(self, kind: str, ref: Any) -> Any:
+        """Open a medium of a kind; a video or a sound decodes when it is asked to. An opened one
         stays as it is, an image upright."""
         if kind != "image" and not isinstance(ref, str | bytes | Extent):
             return ref

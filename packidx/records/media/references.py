@@ -6,7 +6,7 @@ import base64
 import binascii
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from packidx.errors import BadRecord
@@ -20,7 +20,6 @@ LIST_KEYS = {
     "video": ("videos", "video"),
     "audio": ("audios", "audio"),
 }
-Change = Callable[[str, Any, bool], Any]
 OBJECT = (dict, Mapping)  # dict first: asking an abstract class is slow
 MAX_TOKENS = 2**31 - 1  # the columns are int32
 
@@ -144,42 +143,6 @@ def media_entries(record: Mapping[str, Any], kind: str) -> tuple[str | None, lis
     return given[0], list(value) if isinstance(value, list | tuple) else [value]
 
 
-def map_media(record: Mapping[str, Any], change: Change) -> dict[str, Any]:
-    """A shallow copy of a record with its media changed: first the entries of its own lists, kind
-    by kind, then the parts of its turns.
-
-    Args:
-        change: (kind, entry or part, whether it is a part) → what stands in its place.
-
-    Raises:
-        BadRecord: as `media_entries`.
-    """
-    changed = dict(record)
-    for kind in LIST_KEYS:
-        key, entries = media_entries(record, kind)
-        if key is not None:
-            media = [change(kind, entry, False) for entry in entries]
-            changed[key] = media if isinstance(record[key], list | tuple) else media[0]
-    for key in TURN_KEYS:
-        if isinstance(record.get(key), list | tuple):
-            changed[key] = [_mapped(turn, change) for turn in record[key]]
-    return changed
-
-
-def _mapped(turn: Any, change: Change) -> Any:
-    name, content = content_of(turn)
-    if not isinstance(content, list | tuple):
-        return turn
-    kinds = [None if isinstance(part, str) else part_kind(part) for part in content]
-    return {
-        **turn,
-        name: [
-            change(kind, part, True) if kind in LIST_KEYS else part
-            for kind, part in zip(kinds, content, strict=True)
-        ],
-    }
-
-
 def content_of(turn: Any) -> tuple[str, Any]:
     """The name and value of what a turn says; nothing of what is none."""
     if not isinstance(turn, OBJECT):
@@ -196,18 +159,6 @@ def turn_key(record: Mapping[str, Any]) -> str | None:
 def role_of(turn: Any) -> Any:
     """Return who speaks, in the record's word; None where nobody is named."""
     return turn.get("role", turn.get("from")) if isinstance(turn, OBJECT) else None
-
-
-def has_placeholder(turn: Any, kind: str) -> bool:
-    """Return whether a turn has a place for a medium of a kind."""
-    content = content_of(turn)[1]
-    for part in content if isinstance(content, list) else [content]:
-        text = part.get("text") if isinstance(part, dict) else part
-        if isinstance(text, str) and f"<{kind}>" in text:
-            return True
-        if part_kind(part) == kind:
-            return True
-    return False
 
 
 def _is_absent(value: Any) -> bool:
@@ -335,6 +286,14 @@ def _indices(value: Any, reason: str) -> tuple[int, ...] | None:
         if number is None:
             raise BadRecord(reason, "frame_indices holds null")
     return tuple(value)
+
+
+_SIZED = frozenset((str, list, tuple, dict, bytes, type(None)))
+
+
+def is_empty(value: Any) -> bool:
+    """Return True for null and for text, bytes, lists and objects without content."""
+    return type(value) in _SIZED and not value
 
 
 def integer(value: Any, low: int, high: int, name: str, reason: str) -> int | None:

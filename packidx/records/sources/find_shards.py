@@ -176,7 +176,7 @@ def _of_data_sets(
     """
     shards = []
     for data_set in given:
-        own, names = data_set.layout, ("columns", "tags", "delimiter", "pair", "ignore")
+        own, names = data_set.layout, ("columns", "tags", "delimiter", "pair", "ignore", "answers")
         own = replace(own, **{n: getattr(layout, n) for n in names if not getattr(own, n)})
         for location in data_set.locations:
             found = _find(location, own, warnings, in_mix=True)

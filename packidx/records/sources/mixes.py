@@ -49,6 +49,7 @@ class _Entry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     sample_ratio: float = 1.0
     delimiter: str | None = None
     pair: str | None = None
+    answers: str | None = None
     split: str | None = None
     formatting: Literal["alpaca", "sharegpt", "openai"] | None = None
     ranking: bool = False
@@ -149,6 +150,7 @@ def _data_set(path: str, name: str, given: Mapping[str, Any]) -> DataSet:
             entry.delimiter,
             entry.pair,
             tuple(entry.ignore),
+            entry.answers,
         )
     except OptionError as error:
         raise SourceError(f"{where}: {str(error).removeprefix(f'{where}: ')}") from None

@@ -10,7 +10,6 @@ from packidx.errors import BadRecord
 from packidx.format.manifest import DEFAULT
 from packidx.records.conversation import Media
 from packidx.records.dialects.parse import parse
-from packidx.records.dialects.standard import standard
 
 A, B = Media("image", "a.png"), Media("image", "b.png")
 IMAGE = {"image_name": "a.png", "matched_text_index": 1}
@@ -18,7 +17,7 @@ IMAGE = {"image_name": "a.png", "matched_text_index": 1}
 
 def parts(record: dict[str, Any]) -> tuple[Any, ...]:
     """What a document says."""
-    conversation = parse(standard(record, DEFAULT))
+    conversation = parse(record, DEFAULT)
     assert conversation.is_document
     (turn,) = conversation.turns
     assert turn.role == "assistant"
@@ -60,7 +59,7 @@ def test_documents(record: dict[str, Any], expected: tuple[Any, ...]) -> None:
 )
 def test_what_is_wrong_with_them(record: dict[str, Any], reason: str, detail: str) -> None:
     with pytest.raises(BadRecord, match=detail) as caught:
-        parse(standard(record, DEFAULT))
+        parse(record, DEFAULT)
     assert caught.value.reason == reason
 
 
@@ -81,5 +80,5 @@ def test_what_is_wrong_with_them(record: dict[str, Any], reason: str, detail: st
     ],
 )
 def test_which_of_several_things_a_record_is(record: dict[str, Any], expected: list[Any]) -> None:
-    conversation = parse(standard(record, DEFAULT))
+    conversation = parse(record, DEFAULT)
     assert [turn.parts for turn in conversation.turns] == expected

@@ -11,7 +11,6 @@ from preference_records import ASKED, BAD, CHAT, GOOD, PREFERENCES
 from packidx.errors import BadRecord
 from packidx.format.manifest import Layout
 from packidx.records.dialects.parse import parse
-from packidx.records.dialects.standard import standard
 
 REFUSED = {
     "TRL, whole texts": "bad_pair",
@@ -22,7 +21,7 @@ VERDICTS = ("KTO", "unpaired")
 
 def taken(record: dict[str, Any], side: str, **layout: Any) -> list[tuple[str, str]]:
     """Role and text of the turns of a side."""
-    turns = parse(standard(record, Layout(pair=side, **layout))).turns
+    turns = parse(record, Layout(pair=side, **layout)).turns
     return [
         (t.role, "".join(p if isinstance(p, str) else f"<{p.kind}>" for p in t.parts))
         for t in turns
@@ -151,4 +150,4 @@ def test_a_text_in_brackets_is_a_text() -> None:
 
 def test_what_a_record_states_of_its_text_is_of_no_side() -> None:
     record = {**PREFERENCES["TRL, texts"], "_text_tokens": 7}
-    assert parse(standard(record, Layout(pair="chosen"))).text_tokens is None
+    assert parse(record, Layout(pair="chosen")).text_tokens is None

@@ -11,12 +11,13 @@ import av
 import numpy as np
 import pytest
 from clips import write_clip
+from reading import open_media
 from sounds import write_sound
 
 from packidx.errors import BadRecord
 from packidx.records.dialects.parse import parse
 from packidx.records.media.audio import Audio, audio_info, resampled_length
-from packidx.records.media.opener import media_info, open_media
+from packidx.records.media.opener import media_info
 from packidx.records.media.paths import MediaRoot
 
 FILES: list[tuple[str, dict[str, Any]]] = [

@@ -12,6 +12,7 @@ import lmdb
 import numpy as np
 import pytest
 from PIL import Image
+from reading import open_media
 
 from packidx.errors import BadRecord, MissingExtraError
 from packidx.records.conversation import Media, MediaInfo
@@ -20,7 +21,6 @@ from packidx.records.media import opener
 from packidx.records.media.opener import (
     forget_media,
     media_info,
-    open_media,
     resolve,
 )
 from packidx.records.media.paths import MediaRoot

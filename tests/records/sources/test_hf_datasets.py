@@ -10,14 +10,14 @@ from typing import Any
 import datasets
 import pytest
 from PIL import Image
-from record_files import read_row
+from reading import open_media, read_records, read_row
 
 from packidx.errors import SourceError
 from packidx.records.conversation import MediaInfo
 from packidx.records.dialects.parse import parse
-from packidx.records.media.opener import media_info, open_media
+from packidx.records.media.opener import media_info
 from packidx.records.media.paths import MediaRoot
-from packidx.records.shards import InputFile, read_records, scan
+from packidx.records.shards import InputFile, scan
 from packidx.records.sources.find_shards import find_shards
 
 datasets.disable_progress_bars()

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import yaml
+from reading import read_records
 from record_files import chats, write
 
 from packidx.errors import SourceError
 from packidx.format.manifest import Layout
 from packidx.records.dialects.parse import parse
-from packidx.records.shards import InputFile, read_records, scan
+from packidx.records.shards import InputFile, scan
 from packidx.records.sources.find_shards import find_shards
 
 
@@ -90,7 +91,7 @@ def test_meta_files(folder: Path, name: str) -> None:
     assert first.media_root is not None
     assert Path(first.media_root).samefile(folder / "media")
     assert first.sample_ratio == 0.5
-    conversation = parse(first_record(shards[0]))
+    conversation = parse(first_record(shards[0]), shards[0].layout)
     assert [turn.role for turn in conversation.turns] == ["system", "user", "assistant"]
     image, video = conversation.media
     assert (image.kind, image.ref) == ("image", "a.png")
@@ -123,16 +124,18 @@ def test_llama_factory_formats(folder: Path) -> None:
         },
     }
     plain, stated = find_shards([mix(folder / "dataset_info.json", value)])
-    assert [turn.parts for turn in parse(first_record(plain)).turns] == [
+    assert [turn.parts for turn in parse(first_record(plain), plain.layout).turns] == [
         ("a",),
         ("b",),
         ("Say\nhi",),
         ("hi!",),
     ]
     with pytest.raises(Exception, match="no_messages"):
-        parse(first_record(stated))  # it has a column of that name, and it is not a list
+        parse(
+            first_record(stated), stated.layout
+        )  # it has a column of that name, and it is not a list
     (folder / "named.json").write_text(json.dumps([{k: named[k] for k in ("q", "a", "s")}]))
-    assert [turn.parts for turn in parse(first_record(stated)).turns] == [
+    assert [turn.parts for turn in parse(first_record(stated), stated.layout).turns] == [
         ("Be kind.",),
         ("Say",),
         ("hi!",),

@@ -1,19 +1,20 @@
-"""One side of a preference pair as a record of its own: what was asked, and that side's answer.
+"""Preference pairs: one side as a record of its own, what was asked and that side's answer.
 
 The forms are those that the trainers document:
 
-- TRL: ``chosen`` and ``rejected``, texts or turns, behind a ``prompt`` (text or turns), or whole
-  conversations that hold it themselves;
-- LLaMA-Factory: turns (``conversations``) and a turn each in ``chosen`` and ``rejected``; or
+- TRL: ``chosen`` and ``rejected``, texts or messages, behind a ``prompt`` (text or messages), or
+  whole conversations that begin with it;
+- LLaMA-Factory: messages (``conversations``) and a message each in ``chosen`` and ``rejected``; or
   ``instruction`` and ``input``, and two texts;
 - ms-swift: a record whose own answer is the chosen one, and ``rejected_response``, a text in place
-  of its last turn, or ``rejected_messages``, another whole conversation.
+  of its last message, or ``rejected_messages``, another whole conversation.
 
-Media are those of the record, for both sides. What it states of its text is of neither.
+Both sides have the record's media; what it states of its text is dropped. Without a side such
+records are refused, and so are answers with a verdict (``label`` of TRL and ms-swift, ``kto_tag``
+of LLaMA-Factory): counted as they stand, they train on nothing, or on the answer to avoid.
 
-Without a side such records are refused, and so are answers with a verdict (``label`` of TRL and
-ms-swift, ``kto_tag`` of LLaMA-Factory): counted as they stand, they train on nothing, or on what
-was meant to be avoided.
+Example: of ``{"prompt": "Which?", "chosen": "This.", "rejected": "That."}`` the side ``rejected``
+is ``{"prompt": "Which?", "response": "That."}``.
 """
 
 from __future__ import annotations
@@ -21,8 +22,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import orjson
+
 from packidx.errors import BadRecord
-from packidx.records.dialects.questions import holds_answer, is_blank, is_same
+from packidx.format.manifest import Layout
+from packidx.records.conversation import Conversation
+from packidx.records.dialects.messages import standard_message
+from packidx.records.dialects.qa import holds_answer, is_blank, is_same
+from packidx.records.dialects.raw_record import RawRecord
 from packidx.records.media.held import texts_of
 from packidx.records.media.references import (
     LIST_KEYS,
@@ -42,19 +49,27 @@ _ANSWER_TO = {"prompt": "response", "instruction": "output", "question": "answer
 _ASKING = ("user", "human", "system")
 _OF_TOOLS = ("tool", "observation", "function_response", "tool_response")
 _OF_SIDES = ("chosen", "rejected", *BESIDE)
-_OF_BOTH = ("_text_tokens",)  # counted by whoever knew of no sides
-OF_PREFERENCES = frozenset(("rejected", "kto_tag", "label", *BESIDE))
-"""Columns of which a record that is `refuse_preferences`'s business has one."""
+_MESSAGES = ("prompt", "chosen", "rejected", "rejected_messages")  # or text
+_SIGNS = frozenset(("rejected", "kto_tag", "label", *BESIDE))
 _TAKE_ONE = "take one side, --pair chosen"
 _WITHOUT = "keep the records to train on, without it"
 
 
-def refuse_preferences(record: Mapping[str, Any]) -> None:
-    """Nothing, for a record that says itself what is trained on.
+class Preference:
+    """Pairs and verdicts, which need to know the answer to train on: they are refused."""
 
-    Raises:
-        BadRecord: ``preference_data``.
-    """
+    name = "preference"
+    columns: frozenset[str] = frozenset()
+
+    def read(self, raw: RawRecord) -> Conversation | None:
+        """See `Dialect`; only records without a pair or a verdict are passed on."""
+        if not _SIGNS.isdisjoint(raw.columns):
+            _refuse(raw.columns)
+        return None
+
+
+def _refuse(record: Mapping[str, Any]) -> None:
+    """Raise a BadRecord (``preference_data``) if a record does not say which answer is trained."""
     has = {
         name
         for name in (*_OF_SIDES, "response", "prompt", "completion")
@@ -81,40 +96,61 @@ def refuse_preferences(record: Mapping[str, Any]) -> None:
     raise BadRecord("preference_data", text)
 
 
-def take_side(record: dict[str, Any], side: str) -> dict[str, Any]:
-    """The record of one side of a pair.
+def take_side(columns: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
+    """Return the columns of one side of a pair, messages with the standard keys and roles.
 
     Args:
-        record: in the standard names; it is not changed.
-        side: ``chosen`` or ``rejected``.
+        columns: by their standard names; they are not changed.
 
     Raises:
         BadRecord: ``no_pair``, the record has none, or ``bad_pair``, it cannot be understood.
     """
+    record, side = _standard(columns, layout), layout.pair
     has_both = is_answer(record.get("chosen")) and is_answer(record.get("rejected"))
     if not has_both and not any(is_answer(record.get(name)) for name in BESIDE):
         raise BadRecord("no_pair", _what_lacks(record))
     _refuse_own_media(record)
     if record.get("input_ids") is not None:
-        raise BadRecord("bad_pair", "the record has input_ids, of which nobody says the side")
-    rest = {k: v for k, v in record.items() if k not in _OF_SIDES and k not in _OF_BOTH}
+        raise BadRecord("bad_pair", "the record has input_ids, and they name no side")
+    rest = {k: v for k, v in record.items() if k not in _OF_SIDES and k != "_text_tokens"}
     own = _own_answers(record, rest)
     if side == "chosen" and not has_both:
         return rest
     rest = {name: value for name, value in rest.items() if name not in own}
-    return _answered(record, rest, side) if has_both else _instead(record, rest)
+    return _answered(record, rest, str(side)) if has_both else _instead(record, rest)
+
+
+def _standard(columns: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
+    """Return columns with standard messages; JSON of messages in text is decoded."""
+    changed: dict[str, Any] = {}
+    for name in (turn_key(columns), *_MESSAGES):
+        value = None if name is None else columns.get(name)
+        if name in _MESSAGES and isinstance(value, str) and value[:1] in ("[", "{"):
+            try:
+                decoded = orjson.loads(value)
+            except ValueError:
+                continue  # a text that begins with a bracket
+            listed = decoded if isinstance(decoded, list) else [decoded]
+            messages = [standard_message(each, layout) for each in listed]
+            if not messages or any(role_of(each) is None for each in messages):
+                continue
+            value = decoded
+        if isinstance(value, list | tuple):
+            changed[str(name)] = [standard_message(each, layout) for each in value]
+        elif isinstance(value, dict):
+            changed[str(name)] = standard_message(value, layout)
+    return {**columns, **changed}
 
 
 def _verdict(value: Any) -> bool | None:
-    """Return whether an answer is a good one, as JSON, numbers and the cells of tables say it."""
+    """Return True for a good answer, as JSON, numbers and the cells of tables say it."""
     if type(value) is bool or (type(value) is int and value in (0, 1)):
         return bool(value)
     return _WORDS.get(value.strip().lower()) if isinstance(value, str) else None
 
 
 def is_answer(value: Any) -> bool:
-    """Return whether `value` is text, a turn or turns, and not a flag, a number or an empty
-    cell."""
+    """Return True for text, a message or messages: no flag, number or empty cell."""
     if isinstance(value, list | tuple):
         return bool(value) and all(isinstance(item, (str, *OBJECT)) for item in value)
     return bool(value) and isinstance(value, (str, *OBJECT))
@@ -139,7 +175,7 @@ def _refuse_own_media(record: Mapping[str, Any]) -> None:
 
 
 def _own_answers(record: Mapping[str, Any], rest: Mapping[str, Any]) -> Collection[str]:
-    """Columns of a record's own answer, which is the chosen one.
+    """Return the columns of a record's own answer, which is the chosen one.
 
     Raises:
         BadRecord: ``bad_pair``, two of them differ.
@@ -160,7 +196,7 @@ def _own_answers(record: Mapping[str, Any], rest: Mapping[str, Any]) -> Collecti
 
 
 def _answered(record: Mapping[str, Any], rest: dict[str, Any], side: str) -> dict[str, Any]:
-    """`rest` with the answer in the column of a side."""
+    """Return `rest` with the answer in the column of a side."""
     answer = record[side]
     if not isinstance(answer, str):
         turns = [answer] if isinstance(answer, OBJECT) else list(answer)
@@ -177,7 +213,7 @@ def _answered(record: Mapping[str, Any], rest: dict[str, Any], side: str) -> dic
 
 
 def _with_turns(rest: dict[str, Any], turns: list[Any], side: str) -> dict[str, Any]:
-    """`rest` with the turns of a side, behind those of the prompt unless they hold it."""
+    """Return `rest` with the messages of a side, behind the prompt unless they begin with it."""
     key = turn_key(rest)
     asked = _prompt(rest) if rest.get("prompt") is not None else None if key is None else rest[key]
     kept = {name: value for name, value in rest.items() if name not in ("prompt", *TURN_KEYS)}
@@ -196,7 +232,7 @@ def _with_turns(rest: dict[str, Any], turns: list[Any], side: str) -> dict[str, 
 
 
 def _instead(record: Mapping[str, Any], rest: dict[str, Any]) -> dict[str, Any]:
-    """`rest` with the rejected answer that stands beside its own."""
+    """Return `rest` with the rejected answer that stands beside its own."""
     whole, answer = record.get("rejected_messages"), record.get("rejected_response")
     key = turn_key(rest)
     if is_answer(whole) and is_answer(answer):
@@ -227,8 +263,8 @@ def _prompt(rest: Mapping[str, Any]) -> list[Any]:
 
 
 def _is_within(asked: Any, turns: list[Any]) -> bool:
-    """Return whether a conversation begins with what was asked, a system turn before it or not; or
-    is what the record has as its own turns."""
+    """Return True if a conversation begins with what was asked, a system message before it or not,
+    or equals the record's own messages but for the last."""
     said = [_said(turn) for turn in turns]
     first = [_said(turn) for turn in asked] if isinstance(asked, list | tuple) else [None]
     begins = [said[at : at + len(first)] for at in (0, 1)]
@@ -238,7 +274,7 @@ def _is_within(asked: Any, turns: list[Any]) -> bool:
 
 
 def _said(turn: Any) -> tuple[Any, Any]:
-    """A turn's role and what it says."""
+    """Return a message's role and content."""
     if not isinstance(turn, OBJECT):
         return None, turn
     role = role_of(turn)

@@ -1,0 +1,523 @@
+"""One record while a dialect reads it.
+
+A placeholder (``<image>``, ``<video>``, ``<audio>``) in any text stands for the next entry of the
+record's own list (``image``/``images`` …), as does a content part without a reference. A record
+without such lists may have its media in columns that public data sets have:
+
+- the files of its WebDataset sample: each placeholder takes the next one of its kind;
+- ``jpg``, ``png`` and the like: an image's bytes, as in Parquet that img2dataset wrote;
+- ``file_name``, ``image_file_name``, ``file_names`` and so on: files beside the metadata of an
+  `imagefolder`, as `datasets` documents them;
+- ``URL``, or ``url`` beside a caption, as in LAION's tables: where an image was.
+
+Example: in ``{"text": "<image> A cat. <image>", "images": ["a.png", "b.png"]}`` the text becomes
+``(a.png, " A cat. ", b.png)``, and a third image in the list would reject the record.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Protocol
+
+from packidx.errors import BadRecord
+from packidx.format.manifest import DEFAULT, Layout
+from packidx.io.ranges import Extent
+from packidx.records.conversation import Conversation, Media, Turn
+from packidx.records.layout import UNUSED
+from packidx.records.media.held import EXTENSIONS, PAGES, kind_of_name, media_in
+from packidx.records.media.references import (
+    LIST_KEYS,
+    MAX_TOKENS,
+    OBJECT,
+    PART_KEYS,
+    REFERENCE_KEYS,
+    TURN_KEYS,
+    cut,
+    integer,
+    is_empty,
+    media_entries,
+    medium_of,
+    named,
+    stated_facts,
+    turn_key,
+)
+
+Parts = tuple[str | Media, ...]
+
+_BYTES = tuple(sorted(EXTENSIONS["image"]))
+_FILES = {
+    name: prefix or None
+    for prefix in ("", *LIST_KEYS, *(f"{kind}s" for kind in LIST_KEYS))
+    for name in (f"{prefix}_file_name".strip("_"), f"{prefix}_file_names".strip("_"))
+}
+URLS = ("URL", "url")
+"""Columns of where the image of a caption was."""
+MEDIA_COLUMNS = frozenset((*(key for keys in LIST_KEYS.values() for key in keys), *_BYTES, *_FILES))
+"""Columns that show that a data set's records have media, even where one of them is empty."""
+_TEXTS = frozenset((*TURN_KEYS, "texts", "text_list"))
+
+_PLACEHOLDER, _TWICE = (re.compile(p) for p in ("<(image|video|audio)>", "<<(image|video|audio)>>"))
+_SHOWN = "image|img|pic|picture|photo|video|vid|frame|vision|media|audio|sound|speech"
+_NUMBERED = r"[-_ :#]?\d+"
+_UNKNOWN_PLACE = re.compile(
+    rf"<\|?(?:start_of_|begin_of_|end_of_)?(?P<word>{_SHOWN})"
+    rf"(?:[-_ ]?(?:soft|pad|tokens?|placeholder|here|start|end|begin|content|context|[be]os)"
+    rf"|{_NUMBERED})*\s*/?\|?>(?!(?s:.+)</(?P=word)\s*>)"
+    r"|<\|endoftext\d+\|>|<\|?[bes]o[aiv]\|?>|<im_(?:patch|start|end)>"
+    rf"|\[(?<![\w\])]\[)(?:img|image|picture|pic|video|vid|audio)(?:{_NUMBERED})?\](?![\[(:]|http)",
+    re.IGNORECASE,
+)
+"""Placeholders of other tools."""
+_WORD = rf"(?:{_SHOWN})s?(?:{_NUMBERED})?"
+_TEMPLATED = re.compile(
+    rf"(?<![\w$\\}}{{])(?:\{{\{{? *{_WORD} *\}}|%{_WORD}%|__{_WORD}__|\${_WORD}\$)", re.IGNORECASE
+)
+"""Placeholders that prompt templates write for a medium."""
+
+
+class Dialect(Protocol):
+    """A form that records have."""
+
+    name: str
+    columns: frozenset[str]
+    """Standard names of the columns that it consumes. All other columns are leftovers."""
+
+    def read(self, raw: RawRecord) -> Conversation | None:
+        """Return the conversation of a record; None if it is of another dialect.
+
+        Raises:
+            BadRecord: it is of this dialect, and something in it is wrong.
+        """
+        ...
+
+
+class RawRecord:
+    """A record's columns, and its media in order of appearance.
+
+    Args:
+        columns: the record's columns by their standard names.
+        layout: how its source names things.
+        key: name of its sample in the container; begins the names of `members`.
+        members: files beside it, by their whole names.
+        has_media: True if other records of its source have media: then its own may be missing, and
+            a placeholder is not text.
+
+    Attributes:
+        dialect: the one that reads it; None before it is read, or if there is none.
+        consumed: columns that were read besides those of the dialect.
+        unknown_keys: keys of messages, content parts and media that have a value and that nothing
+            reads.
+        num_media: number of media that were read.
+        has_literal: True if a text holds a placeholder, and nothing in the record can be a medium.
+    """
+
+    def __init__(
+        self,
+        columns: Mapping[str, Any],
+        layout: Layout = DEFAULT,
+        key: str | None = None,
+        members: Mapping[str, bytes | Extent] | None = None,
+        *,
+        has_media: bool = False,
+    ) -> None:
+        self.columns, self.layout, self.has_media = columns, layout, has_media
+        self.dialect: Dialect | None = None
+        self.consumed: set[str] = set()
+        self.unknown_keys: list[str] = []
+        self.has_literal, self.num_media = False, 0
+        self._is_sample, self._start = members is not None, len(key or "") + 1
+        ignored = {name.removeprefix(".") for name in layout.ignore} if members else ()
+        self._members = {
+            name: content
+            for name, content in (members or {}).items()
+            if name[self._start :] not in ignored
+        }
+        self._named: set[str] = set()  # members that the record names
+        self._given: set[str] = set()  # and those that placeholders stand for
+        self._is_inferred = False
+        self._in_parts: list[Any] = []
+        self._used: dict[str, int] = {}  # entries of lists, by placeholders
+        self._seen: dict[str, int] = {}  # all media
+
+    @cached_property
+    def _stated(self) -> dict[str, Sequence[Any]] | None:
+        meta = self.columns.get("mm_inputs_meta")
+        return None if meta is None else _stated_media(meta)
+
+    @cached_property
+    def listed(self) -> dict[str, list[Any]]:
+        """Media that placeholders stand for, by kind."""
+        columns = self.columns
+        listed = {
+            kind: media_entries(columns, kind)[1]
+            for kind, keys in LIST_KEYS.items()
+            if not columns.keys().isdisjoint(keys)
+        }
+        if any(listed.values()):
+            return listed
+        if self._members and self.stated_kinds != frozenset():
+            self._is_inferred = True
+            listed |= self._kinds_of_members()
+        elif all(columns.get(name) is None for name in _TEXTS):
+            listed |= self._listed_by_columns()
+        return listed
+
+    def _kinds_of_members(self) -> dict[str, list[Any]]:
+        """Return the names of the sample's files, by kind; numbered ones by their numbers."""
+        listed: dict[str, list[Any]] = {}
+        for kind in LIST_KEYS:
+            names = [name for name in self._members if kind_of_name(name) == kind]
+            if len({re.sub(r"\d+\.", ".", name) for name in names}) == 1:
+                names.sort(key=lambda name: (len(name), name))  # tars may have 10 before 2
+            listed |= {kind: names} if names else {}
+        return listed
+
+    def _listed_by_columns(self) -> dict[str, list[Any]]:
+        """Return the media of columns that hold files' names, an image's bytes, or its URL."""
+        columns = self.columns
+        listed: dict[str, list[Any]] = {}
+        for column, prefix in _FILES.items():
+            if not (value := columns.get(column)):
+                continue
+            names = [name for name in (value if isinstance(value, list) else [value]) if name]
+            if wrong := next((name for name in names if not isinstance(name, str)), None):
+                raise BadRecord("bad_media", f"{column!r} has {named(wrong)}, not a file's name")
+            kinds = [prefix.removesuffix("s") if prefix else kind_of_name(name) for name in names]
+            for name, kind in zip(names, kinds, strict=True):
+                if kind is not None:
+                    listed.setdefault(kind, []).append(name)
+            self.consumed |= set() if None in kinds else {column}
+        if listed:
+            return listed
+        held = [name for name in _BYTES if isinstance(columns.get(name), (bytes, *OBJECT))]
+        if not held and (columns.get("caption"), columns.get("TEXT")) != (None, None):
+            held = [name for name in URLS if columns.get(name) and type(columns[name]) is str][:1]
+        self.consumed.update(held)
+        return {"image": [columns[name] for name in held]} if held else {}
+
+    @property
+    def has_listed(self) -> bool:
+        """True if the record lists a medium."""
+        return any(self.listed.values())
+
+    def list_media(self, kind: str, entry: Any) -> None:
+        """Add an entry to the record's media of a kind."""
+        listed = self.listed
+        if self._is_inferred:
+            self._is_inferred = False
+            listed.clear()
+        listed.setdefault(kind, []).append(entry)
+
+    def unlist(self, kind: str) -> None:
+        """Leave out the record's list of a kind: its entries have places of their own."""
+        self.listed.pop(kind, None)
+
+    @cached_property
+    def stated_kinds(self) -> frozenset[str] | None:
+        """Kinds of media that a WebDataset sample, or a record of ``texts``, says it has; None if
+        it does not say."""
+        columns = self.columns
+        has_texts = columns.get("texts") is not None and turn_key(columns) is None
+        if not (self._is_sample or "texts" in columns or "text_list" in columns):
+            return None
+        words = [columns.get("media_type"), columns.get("media") if has_texts else None]
+        word = next((word for word in words if word is not None), None)
+        kinds = frozenset(word.split("+")) if isinstance(word, str) else frozenset(("",))
+        return frozenset() if word == "text" else kinds if kinds <= LIST_KEYS.keys() else None
+
+    @cached_property
+    def may_have_media(self) -> bool:
+        """True if a column besides the texts may name a medium: by its own name, or since it holds
+        one, or bytes or objects of which nothing is known."""
+        if self.listed:
+            return True
+        columns = {name: value for name, value in self.columns.items() if name not in _TEXTS}
+        return not MEDIA_COLUMNS.isdisjoint(columns) or any(
+            media_in(value) is not None or _is_opaque(value) for value in columns.values()
+        )
+
+    @property
+    def text_tokens(self) -> int | None:
+        """The record's own count, which tables in text hold as digits."""
+        stated = self.columns.get("_text_tokens")
+        if isinstance(stated, str) and re.fullmatch("-?[0-9]{1,20}", stated):
+            stated = int(stated)
+        return integer(stated, 0, MAX_TOKENS, "_text_tokens", "bad_text_tokens")
+
+    # -- media in order of appearance --------------------------------------------------------------
+
+    def split(self, text: str) -> Parts:
+        """Return a text and the media that its placeholders stand for, in order."""
+        if "<" not in text:
+            return (text,) if text else ()
+        if "<img>" in text and (kind := media_in(text)) is not None:
+            raise unread("a text, in <img>…</img>,", kind)
+        if "<image>" not in text and "<video>" not in text and "<audio>" not in text:
+            return (text,)
+        if self._stated is None and not self.has_media and not self.may_have_media:
+            self.has_literal = True
+            return (text,)
+        if "<<" in text and (mark := _TWICE.search(text)) is not None:
+            text = f"a text has {mark[0]!r}: write <{mark[1]}> in its place"
+            raise BadRecord("media_mismatch", text)
+        pieces = enumerate(_PLACEHOLDER.split(text))
+        return tuple(self.next(piece) if number % 2 else piece for number, piece in pieces if piece)
+
+    def next(self, kind: str) -> Media:
+        """Return the medium that the next placeholder of a kind stands for."""
+        number = self._used.get(kind, 0)
+        self._used[kind] = number + 1
+        listed = self.listed.get(kind, ())
+        if number >= len(listed):
+            return self._with_stated(Media(kind))  # refused by `check`
+        if self._is_inferred:
+            self._given.add(listed[number])
+            return self._with_stated(Media(kind, self._members[listed[number]]))
+        medium = self.medium(kind, listed[number])
+        if medium.ref is None:
+            raise BadRecord("bad_media", f"an entry of the record's {kind}s names nothing")
+        return medium
+
+    def part(self, kind: str, part: Any) -> Media:
+        """Return the medium of a content part, which may name none itself."""
+        self.note_unknown(part, PART_KEYS)
+        medium = medium_of(kind, part)
+        if medium.ref is None:
+            return self.next(kind)
+        self._in_parts.append(medium.ref)
+        return self._with_stated(self._with_member(medium))
+
+    def medium(self, kind: str, entry: Any) -> Media:
+        """Return the medium that an entry of a list stands for."""
+        self.note_unknown(entry, PART_KEYS)
+        return self._with_stated(self._with_member(medium_of(kind, entry)))
+
+    def note_unknown(self, entry: Any, known: frozenset[str]) -> None:
+        """Note the keys of a message, a part or an entry that have a value and are not `known`."""
+        if type(entry) is str or not isinstance(entry, OBJECT):
+            return
+        if not entry.keys() <= known:
+            self.unknown_keys += [
+                key for key, value in entry.items() if key not in known and not is_empty(value)
+            ]
+        if known is PART_KEYS:
+            for key in REFERENCE_KEYS:
+                if isinstance(entry.get(key), OBJECT):
+                    self.note_unknown(entry[key], PART_KEYS)
+
+    def _with_member(self, medium: Media) -> Media:
+        """`medium` with the content of the sample's files that it names: by its whole name, or by
+        its extension."""
+        if self._members:
+            ref = medium.ref
+            is_list = isinstance(ref, list)
+            medium.ref = [self._member(each) for each in ref] if is_list else self._member(ref)
+        return medium
+
+    def _member(self, ref: Any) -> Any:
+        if not isinstance(ref, str):
+            return ref
+        if ref not in self._members:
+            full = (n for n in self._members if n[self._start :].lower() == ref.lower())
+            if (name := next(full, None)) is None:
+                return ref
+            ref = name
+        self._named.add(ref)
+        return self._members[ref]
+
+    def _with_stated(self, medium: Media) -> Media:
+        """`medium` with what the record states of it (``mm_inputs_meta``) and what it does not know
+        better itself; counted tokens are always taken."""
+        self.num_media += 1
+        if self._stated is None:
+            return medium
+        kind = medium.kind
+        number = self._seen.get(kind, 0)
+        self._seen[kind] = number + 1
+        entries = self._stated.get(kind)
+        if entries is not None and number < len(entries):
+            for name, fact in _entry(entries[number], kind).items():
+                if fact is not None and (name == "tokens" or getattr(medium, name) is None):
+                    setattr(medium, name, fact)
+        return medium
+
+    def place(self, turns: list[Turn]) -> None:
+        """Put the media of each kind of which no turn has one before the first user's words.
+
+        Raises:
+            BadRecord: ``media_mismatch``, a text has another tool's placeholder.
+        """
+        at = next((n for n, turn in enumerate(turns) if turn.role == "user"), None)
+        if at is None:
+            return
+        shown = {part.kind for turn in turns for part in turn.parts if isinstance(part, Media)}
+        front = [
+            self.next(kind)
+            for kind in LIST_KEYS
+            if (held := self.listed.get(kind)) and kind not in self._used and kind not in shown
+            if self._is_for_front(held)
+            for _ in held
+        ]
+        places = (place for turn in turns for place in _unknown_places(turn, not front, shown))
+        place = next(places, None)
+        if place is not None and (
+            front or shown or (self.has_media and place.startswith("<")) or self.may_have_media
+        ):
+            text = f"a text has {place!r}: only <image>, <video> and <audio> stand for media"
+            raise BadRecord("media_mismatch", f"{text}; a --transform writes them")
+        if front:
+            parts = (*front, *turns[at].parts)
+            turns[at] = Turn(turns[at].role, parts, turns[at].extra, turns[at].train)
+
+    def _is_for_front(self, held: Sequence[Any]) -> bool:
+        """True for the record's own list, and for the sample's only file."""
+        return (
+            not self._is_inferred
+            or len(held) == 1
+            and (self.stated_kinds is not None or len(self._media_members()) == 1)
+        )
+
+    def check(self) -> None:
+        """Compare placeholders with media.
+
+        Raises:
+            BadRecord: ``media_mismatch``, the record has more or fewer placeholders than media;
+                `UNUSED`, a file of its sample has no place; ``bad_meta``, ``mm_inputs_meta`` has
+                more or fewer entries than the record has media.
+        """
+        if self._members and self.stated_kinds != frozenset():
+            self._check_members()
+        for kind in {**self.listed, **self._used}:
+            listed_here: list[Any] = self.listed.get(kind, [])
+            if kind not in self._used and _are_same(listed_here, self._in_parts):
+                continue
+            used, listed = self._used.get(kind, 0), len(listed_here)
+            if used > listed or (used < listed and not self._is_inferred):
+                text = f"{used} placeholder(s) for {kind}s but {listed} {kind}(s) in the record"
+                others = [other for other, held in self.listed.items() if held]
+                if not listed and others:
+                    text += f"; it has {others[0]}s, for which <{others[0]}> stands"
+                elif not listed:
+                    text += f"; where <{kind}> is text, --ignore {kind}s says so"
+                raise BadRecord("media_mismatch", text)
+        for kind, entries in (self._stated or {}).items():
+            if len(entries) != (seen := self._seen.get(kind, 0)):
+                has = f"{len(entries)} entries but the record has {seen} {kind}(s)"
+                raise BadRecord(_REASON, f"'{kind}s_meta' has {has}")
+
+    def _media_members(self) -> list[str]:
+        return [n for n in self._members if media_in(n) is not None or n.lower().endswith(PAGES)]
+
+    def _check_members(self) -> None:
+        """Raise a BadRecord (`UNUSED`) if a file of the sample has no place in the record."""
+        if self._named and self._given:
+            text = "the record names some files of its sample and has placeholders for others"
+            raise BadRecord("media_mismatch", f"{text}: name all of them")
+        left = [n for n in self._media_members() if n not in self._named and n not in self._given]
+        if self._named or not self._is_inferred:
+            left = [name for name in left if kind_of_name(name) is not None]
+        if left:
+            names = ",".join(sorted(name[self._start :] for name in left))
+            text = f"no text and no column of the record names {names}, files of its sample"
+            raise BadRecord(UNUSED, f"{text}: name them, or --ignore {names} leaves them out")
+
+
+def _are_same(entries: Sequence[Any], refs: Sequence[Any]) -> bool:
+    """Return True if each entry is an opened medium that a content part holds, too."""
+    own = {id(item) for ref in refs for item in (ref if isinstance(ref, list) else [ref])}
+    items = [item for entry in entries for item in (entry if isinstance(entry, list) else [entry])]
+    return all(id(item) in own and not isinstance(item, str | bytes) for item in items)
+
+
+def _is_opaque(value: Any) -> bool:
+    """Return True if a value is, or holds, something that is not plain JSON."""
+    if isinstance(value, OBJECT):
+        return any(map(_is_opaque, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_is_opaque, value))
+    return value is not None and not isinstance(value, str | int | float)
+
+
+def _unknown_places(turn: Turn, is_placed: bool, shown: Collection[str]) -> Iterator[str]:
+    """Yield the placeholders of other tools in a turn.
+
+    Args:
+        is_placed: all the record's media have a place. Then only those count that begin a line of
+            the user's, and numbers (``<image 1>``) refer to media that are `shown`.
+    """
+    for text in turn.texts if turn.role == "user" or not is_placed else ():
+        for mark in _UNKNOWN_PLACE.finditer(text) if "<" in text or "[" in text else ():
+            begins = text[: mark.start()].rstrip(" \t")[-1:] in ("", "\n")
+            refers = shown and "|" not in mark[0] and re.search(r"\d", mark[0])
+            if not is_placed or (begins and not refers):
+                yield mark[0]
+        if not is_placed and turn.role == "user":
+            yield from (mark[0] for mark in _TEMPLATED.finditer(text))
+
+
+def unread(place: str, kind: str) -> BadRecord:
+    """Return the error of a record with a medium in a place that nothing reads."""
+    text = f"{place} holds a medium ({kind}) that no field refers to"
+    cure = f"add it to the record's {kind}s and put <{kind}> in the text, or use a --transform"
+    return BadRecord(UNUSED, f"{text}: {cure}")
+
+
+# -- what a record states of its media -------------------------------------------------------------
+
+_REASON = "bad_meta"
+_META = {  # a list's entries in order, as far as it has them
+    "image": ("height", "width", "n_tokens"),
+    "video": ("num_frames", "height", "width", "fps", "duration", "n_tokens"),
+    "audio": ("num_samples", "sampling_rate", "n_tokens"),
+}
+_META_FORMS = {
+    "image": "[height, width]",
+    "video": "[frames, height, width, fps, seconds]",
+    "audio": "[samples, samples per second]",
+}
+
+
+def _stated_media(meta: Any) -> dict[str, Sequence[Any]]:
+    """Return the lists of ``mm_inputs_meta``, by kind of media."""
+    if not isinstance(meta, OBJECT):
+        raise BadRecord(_REASON, f"'mm_inputs_meta' is {named(meta)}, not an object")
+    lists = {kind: meta.get(f"{kind}s_meta") for kind in LIST_KEYS}
+    for kind, entries in lists.items():
+        if entries is not None and not isinstance(entries, list | tuple):
+            raise BadRecord(_REASON, f"'{kind}s_meta' is {named(entries)}, not a list")
+    return {kind: entries for kind, entries in lists.items() if entries is not None}
+
+
+def _entry(entry: Any, kind: str) -> dict[str, Any]:
+    is_pair = isinstance(entry, list | tuple) and len(entry) == 2  # a video's may be its size alone
+    names = _META["image" if is_pair and kind == "video" else kind]
+    if isinstance(entry, list | tuple) and len(names) - len(entry) in (0, 1):
+        entry = dict(zip(names, entry, strict=False))
+    if entry is None:
+        return {}
+    if not isinstance(entry, OBJECT):
+        text = f"an entry of '{kind}s_meta' is {cut(entry)}, not {_META_FORMS[kind]}"
+        raise BadRecord(_REASON, text)
+    return _video(entry) if kind == "video" else stated_facts(entry, kind, _REASON)
+
+
+def _video(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a video's facts; 0 means unknown, and frames then follow from rate and duration."""
+    stated, seconds = {name: _whole(value) for name, value in entry.items()}, entry.get("duration")
+    for name in ("num_frames", "nframes", "total_frames", "fps"):
+        if stated.get(name) == 0:
+            stated[name] = None
+    if seconds is not None and (type(seconds) not in (int, float) or not 0 <= seconds < math.inf):
+        raise BadRecord(_REASON, f"a video's duration is {cut(seconds)}, not a number of seconds")
+    facts = stated_facts(stated, "video", _REASON)
+    if facts.get("num_frames") is None and facts["fps"] and seconds:
+        facts["num_frames"] = max(1, int(seconds * facts["fps"]))
+    return facts
+
+
+def _whole(value: Any) -> Any:
+    """Return a whole number that was stored as a float as an integer."""
+    return int(value) if type(value) is float and value.is_integer() else value
