@@ -21,7 +21,7 @@ class LoongForge:
     """
 
     name = "loongforge"
-    columns = CHAT_COLUMNS | {"texts", "media_files", "name", "media_type", "media"}
+    columns = CHAT_COLUMNS | {"texts", "media_files", "name", "media_type", "media", "_meta"}
 
     def read(self, raw: RawRecord) -> Conversation | None:
         """See `Dialect`."""
