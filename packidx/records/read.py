@@ -22,8 +22,6 @@ from packidx.records.leftovers import LeftoverCheck
 from packidx.records.media.opener import MediaOpener
 from packidx.records.media.references import LIST_KEYS
 
-_WRITTEN = {"_text_tokens", "mm_inputs_meta", *(key for keys in LIST_KEYS.values() for key in keys)}
-"""Columns that an encoder gets anew."""
 Change = Callable[[dict[str, Any], int], dict[str, Any]]
 """(a record as it stands in its file, its row) → the record that is taken for it."""
 
@@ -112,8 +110,8 @@ def opened_record(record: ReadRecord, opener: MediaOpener) -> dict[str, Any]:
     """Return a record for an encoder, its media opened.
 
     Whatever its dialect is, it has OpenAI-style ``messages`` (``{"type": "image", "image": …}`` in
-    place of each image, and all of them in ``images``) or ``input_ids``, and the columns that
-    nothing read. A record of no dialect has its own columns, and its lists of media opened.
+    place of each image, and all of them in ``images``) or ``input_ids``. Its own columns are there,
+    too. Of a record of no dialect they are all there is, its lists of media opened.
 
     Raises:
         BadRecord: it could not be decoded, or a medium cannot be opened.
@@ -123,7 +121,9 @@ def opened_record(record: ReadRecord, opener: MediaOpener) -> dict[str, Any]:
         raise record.error or BadRecord("bad_record", "the record has no columns")
     if record.conversation is None:
         return {**raw.columns, **opener.lists(raw)}
-    own = raw.layout.stated_columns | raw.consumed | _WRITTEN
-    own |= frozenset() if raw.dialect is None else raw.dialect.columns
-    carried = {name: value for name, value in raw.columns.items() if name not in own}
-    return carried | record_of(opener.open(record.conversation))
+    written = record_of(opener.open(record.conversation))
+    for listed, single in LIST_KEYS.values():
+        if listed in written and raw.columns.get(single):
+            media = written.pop(listed)
+            written[single] = media if isinstance(raw.columns[single], list) else media[0]
+    return {**raw.columns, **written}

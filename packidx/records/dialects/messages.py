@@ -333,6 +333,8 @@ def _with_system(raw: RawRecord, turns: list[Turn]) -> tuple[Turn, ...]:
     if not isinstance(system, str):
         raise BadRecord("bad_turn", f"{name!r} is {named(system)}, not text")
     if turns[0].role == "system":
+        if turns[0].parts == (system,):
+            return tuple(turns)
         raise BadRecord("bad_turn", f"the record has both {name!r} and a leading system turn")
     return (Turn("system", (system,)), *turns)
 
