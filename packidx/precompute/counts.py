@@ -15,7 +15,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import orjson
@@ -327,31 +327,19 @@ def write_shard(task: JoinTask, lengths: Lengths) -> SourceSums:
     Raises:
         SourceError: it cannot be read, or changed since it was counted.
     """
-    shard, totals = task.shard, Totals()
+    shard, sums = task.shard, [SourceSums()]
     os.makedirs(os.path.dirname(task.path), exist_ok=True)
-    joined = _joined(task, lengths, totals)
+    joined = _joined(task, lengths, sums)
     with local_shard(shard.path) as copy, files.naming(task.path):
         write = _write_parquet if shard.container == "parquet" else _write_lines
         write(copy, joined, task)
     files.fsync_path(task.path)
     check_unchanged(shard.path, task.counted)
-    num_samples = totals.methods.total() + totals.rejected.total()
-    rejected = dict(sorted(totals.rejected.items()))
-    methods = dict(sorted(totals.methods.items()))
-    return SourceSums(num_samples, totals.num_tokens, methods=methods, rejected=rejected)
+    return functools.reduce(SourceSums.plus, sums)
 
 
-@dataclass(slots=True)
-class Totals:
-    """Sums over the records of a shard, while it is read."""
-
-    num_tokens: int = 0
-    methods: Counter[str] = field(default_factory=Counter)
-    rejected: Counter[str] = field(default_factory=Counter)
-
-
-def _joined(task: JoinTask, lengths: Lengths, totals: Totals) -> Iterator[Joined]:
-    """The records of a shard in order, with what they are given; sums go to `totals`."""
+def _joined(task: JoinTask, lengths: Lengths, sums: list[SourceSums]) -> Iterator[Joined]:
+    """The records of a shard in order, with what they are given; `sums` get those of a batch."""
     shard, at = task.shard, task.first_row
     tokens, meta = task.names
     for part in task.ranges:
@@ -360,19 +348,24 @@ def _joined(task: JoinTask, lengths: Lengths, totals: Totals) -> Iterator[Joined
             rows = lengths.read(at, at + len(batch), _COLUMNS).frame.to_dicts()
             at += len(batch)
             with_media = [each for each, row in zip(batch, rows, strict=True) if row["media"]]
+            rejected, methods, num_tokens = Counter[str](), Counter[str](), 0
+            joined: list[Joined] = []
             looked_at = iter(examine_batch(with_media, shard, 0, RecordCounter(CounterSettings())))
             for record, row in zip(batch, rows, strict=True):
                 infos = next(looked_at).infos if row["media"] else ()
                 given: dict[str, Any] = {}
                 if reason := _why_not(row, infos):
-                    totals.rejected[reason] += 1
+                    rejected[reason] += 1
                 else:
-                    totals.num_tokens += row["length"]
-                    totals.methods[row["method"]] += 1
+                    num_tokens += row["length"]
+                    methods[row["method"]] += 1
                     given[tokens] = row["text_tokens"]
                     if infos:
                         given[meta] = _meta(row["media"], infos)
-                yield Joined(record, given)
+                joined.append(Joined(record, given))
+            own = SourceSums(len(batch), num_tokens, methods=methods, rejected=rejected)
+            sums.append(own)
+            yield from joined
 
 
 def _why_not(row: Mapping[str, Any], infos: Sequence[MediaInfo | None]) -> str | None:

@@ -121,7 +121,7 @@ class ChatTemplate:
             return Rendered(text, spans if is_trained else (), media)
         text = self._render(conversation)
         environment.check_unicode(text)
-        check_written(self._render, conversation, text, self._names)
+        check_written(self._render, conversation, text)
         media = self._placeholders.find(conversation, text)
         return Rendered(text, self._spans(conversation, text), media)
 

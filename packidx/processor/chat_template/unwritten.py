@@ -1,47 +1,37 @@
 """Parts of a record that the chat template does not write: tools, calls, reasoning.
 
-Each call and each thought gets a mark as its name or text, and so does other prose of the
-assistant's; the template is rendered once. What has a mark that does not come out is rendered
-without: if the text is the same, it is not written. Of reasoning the last one counts, since
-templates such as Qwen3's leave out earlier ones by design.
+Each call and each thought gets a mark as its name or text, and the template is rendered once. What
+has a mark that does not come out is rendered without: if the text is the same, it is not written.
+Of reasoning the last one counts, since templates such as Qwen3's leave out earlier ones by design.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from packidx.errors import BadRecord
 from packidx.processor.chat_template.turns import REASONING
 from packidx.records.conversation import SAID, Conversation
-from packidx.records.media.held import texts_of
 
 Render = Callable[[Conversation], str]
 _Place = tuple[int, str, int | None]
 _MARK = "quokka{}zq7x"
-_PROSE = re.compile(r"[^\W\d]\W?\s+[^\W\d]")
-_FACTS = frozenset(
-    ("name", "model", "author", "speaker", "source", "label", "title", "topic", "category", "lang")
-    + ("language", "date", "time", "timestamp", "created_at", "meta", "metadata", "role", "content")
-)
-"""Keys of a message that say something of it, and nothing to the user."""
+_KEYS = frozenset((*SAID, "tool_plan"))
+"""Keys of a message that say something; records with others are rejected (`unused_column`)."""
 
 
-def check_written(
-    render: Render, conversation: Conversation, text: str, names: Collection[str]
-) -> None:
-    """Raise a BadRecord (``not_rendered``) if a template leaves out tools, calls, reasoning, what
-    else an assistant says, or a system prompt in the middle.
+def check_written(render: Render, conversation: Conversation, text: str) -> None:
+    """Raise a BadRecord (``not_rendered``) if a template leaves out tools, calls, reasoning, or a
+    system prompt in the middle.
 
     Args:
         render: a conversation as the template writes it.
         conversation: the record.
         text: its rendering.
-        names: of keys that the template may ask a message for.
     """
-    said = list(_said(conversation, names))
+    said = list(_said(conversation))
     late = [turn for turn in conversation.turns[1:] if turn.role == "system"]
     if not said and not conversation.tools and not late:
         return
@@ -67,18 +57,12 @@ def check_written(
         raise BadRecord("not_rendered", f"{what} of the record: {cure}")
 
 
-def _said(conversation: Conversation, names: Collection[str]) -> Iterator[_Place]:
-    """Each call as (turn, key, its number in a list), prose under a key that the template does not
-    name, and the last turn's reasoning."""
+def _said(conversation: Conversation) -> Iterator[_Place]:
+    """Each call as (turn, key, its number in a list), and the last turn's reasoning."""
     thought: _Place | None = None
     for number, turn in enumerate(conversation.turns):
         for key, value in turn.extra.items():
-            if key not in SAID:
-                is_said = turn.role == "assistant" and key not in _FACTS and key not in names
-                if is_said and any(map(_PROSE.search, texts_of(value))):
-                    yield number, key, None
-                continue
-            if not value:
+            if key not in _KEYS or not value:
                 continue
             if key in REASONING:
                 thought = number, key, None
