@@ -219,12 +219,6 @@ def untrained_warnings(summary: LengthsSummary) -> list[str]:
     return [without_labels(name, number) for name, number in usable.items() if number]
 
 
-def warnings_of(summary: LengthsSummary) -> list[str]:
-    """A sentence for all that is to be known of the table, whoever counted it."""
-    parts = [] if summary.reused is None else summary.reused.damaged
-    return [*summary.warnings, *(f"{text}; its rows are counted again" for text in parts)]
-
-
 def tell(summary: LengthsSummary, options: Mapping[str, Any]) -> None:
     """Warnings and hints on stderr, once the table is written.
 
@@ -235,7 +229,7 @@ def tell(summary: LengthsSummary, options: Mapping[str, Any]) -> None:
     Raises:
         SourceError: too much of a source is rejected.
     """
-    warn(warnings_of(summary))
+    warn(summary.warnings)
     if inexact := sum(number for name, number in summary.methods.items() if name != "exact"):
         text = f"{inexact:,} of {summary.num_samples:,} lengths are not exact (see column method)"
         if options.get("processor") is None and options.get("encode") is None:

@@ -30,7 +30,6 @@ from ..sources import (
     sources_argument,
     tell,
     untrained_warnings,
-    warnings_of,
 )
 
 
@@ -98,7 +97,7 @@ def estimate(
         summary = estimate_lengths(progress=progress, **options)
     samples = None if show is None else _first_samples(summary.path, show, options)
     if as_json:
-        told = [*warnings_of(summary), *untrained_warnings(summary)]
+        told = [*summary.warnings, *untrained_warnings(summary)]
         told += rejection_warnings(summary.sources)
         document = dataclasses.asdict(summary) | {"warnings": told}
         if samples is not None:

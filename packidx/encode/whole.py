@@ -216,25 +216,16 @@ def bare_tokenizer(processor: Any) -> Tokenizer:
     Raises:
         OptionError: it has none of `tokenizers`.
     """
-    copied = Tokenizer.from_str(_backend(processor).to_str())
-    copied.no_padding()
-    copied.no_truncation()
-    return copied
-
-
-def _backend(processor: Any) -> Tokenizer:
-    """The `tokenizers` tokenizer of a processor, or of a tokenizer alone.
-
-    Raises:
-        OptionError: it has none.
-    """
     backend = getattr(getattr(processor, "tokenizer", processor), "backend_tokenizer", None)
     if not isinstance(backend, Tokenizer):
         raise OptionError(
             f"packidx needs a processor with a fast tokenizer, or the path of its folder, "
             f"not {type(processor).__name__}"
         )
-    return backend
+    copied = Tokenizer.from_str(backend.to_str())
+    copied.no_padding()
+    copied.no_truncation()
+    return copied
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import structs
 
+from packidx.errors import FormatError
 from packidx.estimate.compare import Compared
 from packidx.estimate.job import EstimateJob, difference, draft_manifest
 from packidx.estimate.parts import PASSING_REASONS, OldRows, rows_in, stem
@@ -38,8 +39,6 @@ class Reused:
     """Shards of which some rows were counted."""
     reason: str | None = None
     """Why nothing was reused at all."""
-    damaged: list[str] = field(default_factory=list)
-    """Parts of the earlier table that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +62,13 @@ class Earlier:
         return {shard.uri: number for number, shard in enumerate(self.manifest.shards)}
 
     @cached_property
-    def _rows(self) -> tuple[dict[str, OldRows], list[str]]:
+    def _rows(self) -> dict[str, OldRows] | str:
+        """The rows by the keys of their tasks, or what is wrong with a part."""
         files = [file.within(self.path) for file in self.manifest.files]
-        return rows_in(files, self.manifest.keys or [()] * len(files))
+        try:
+            return rows_in(files, self.manifest.keys or [()] * len(files))
+        except FormatError as error:
+            return str(error).partition(":")[0]
 
     def known_scan(self, file: InputFile) -> ScannedShard | None:
         """Return the scan of an unchanged file; None if it must be scanned.
@@ -96,7 +99,7 @@ class Earlier:
             and PASSING_REASONS.isdisjoint(self.manifest.rejected)
             and _stated(draft_manifest(job)) == _stated(self.manifest)
             and [plan.name for plan in plan_parts(job)] == names
-            and not self._rows[1]
+            and not isinstance(self._rows, str)
         )
 
     def _decided_as_here(self, job: EstimateJob) -> EstimateJob:
@@ -121,8 +124,8 @@ class Earlier:
             return {}, Reused(reason="its encoder has no fingerprint to be known by")
         if reason := difference(draft_manifest(job), self.manifest):
             return {}, Reused(reason=reason)
-        rows, damaged = self._rows
-        return rows, Reused(damaged=damaged)
+        rows = self._rows
+        return ({}, Reused(reason=rows)) if isinstance(rows, str) else (rows, Reused())
 
 
 def _stated(manifest: LengthsManifest) -> list[Any]:

@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from packidx.digests import file_digest
-from packidx.errors import FormatError
 from packidx.format import parquet, schema
 from packidx.format.lengths import PART_NAME
 from packidx.format.manifest import File
@@ -212,31 +211,26 @@ def resumed_part(file: StoredFile, keys: Sequence[str]) -> Part:
     return _summed(made, table, tasks, keys)
 
 
-def rows_in(
-    files: Iterable[StoredFile], keys: Iterable[Sequence[str]]
-) -> tuple[dict[str, OldRows], list[str]]:
-    """Return the rows in parts by the keys of their tasks, and a sentence for each damaged part.
+def rows_in(files: Iterable[StoredFile], keys: Iterable[Sequence[str]]) -> dict[str, OldRows]:
+    """Return the rows in parts by the keys of their tasks.
 
     Args:
+        files: the parts.
         keys: of the tasks of each part.
 
     Raises:
+        FormatError: a part is damaged.
         OSError: a part cannot be read.
     """
     rows: dict[str, OldRows] = {}
-    damaged = []
     for file, own in zip(files, keys, strict=False):
-        try:
-            with pq.ParquetFile(local_copy(file)) as stored:
-                tasks, first = _tasks_of(stored), 0
-        except FormatError as error:
-            damaged.append(str(error).partition(":")[0])
-            continue
+        with pq.ParquetFile(local_copy(file)) as stored:
+            tasks, first = _tasks_of(stored), 0
         for key, task in zip(own, tasks, strict=False):
             if key:
                 rows[key] = OldRows(file, first, task)
             first += task.num_rows
-    return rows, damaged
+    return rows
 
 
 def _tasks_of(stored: pq.ParquetFile) -> list[TaskRows]:
