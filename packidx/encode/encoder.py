@@ -15,7 +15,7 @@ from packidx.arrays import Int64s
 from packidx.encode.build import IGNORED, media_of_whole, media_tensors, whole_sample, with_labels
 from packidx.encode.imports import import_torch, load_real
 from packidx.encode.loading import files_of, load_part, load_processor
-from packidx.encode.media import decoded_image, info_of, refuse_unsupported
+from packidx.encode.media import as_requested, decoded_image, info_of, refuse_unsupported
 from packidx.encode.patches import FORMS, Allocate, ImagePatches, patches_of
 from packidx.encode.positions import model_positions, mrope_positions, positions_of
 from packidx.encode.prober import ProbedMedia
@@ -145,8 +145,7 @@ class ProcessorEncoder:
         Raises:
             BadRecord: `record` cannot become a sample.
         """
-        conversation = parse(record)
-        refuse_unsupported(conversation, self.files)
+        conversation = self._read(record)
         if self._is_built(conversation):
             return len(self.build_whole(record)["input_ids"])
         infos = [info_of(medium) for medium in conversation.media]
@@ -184,8 +183,7 @@ class ProcessorEncoder:
                 counted.
         """
         torch = import_torch()
-        conversation = parse(record)
-        refuse_unsupported(conversation, self.files)
+        conversation = self._read(record)
         infos = [info_of(medium) for medium in conversation.media]
         media = self._counter.count_media([conversation], [infos])
         for number in sorted(media.errors):
@@ -205,6 +203,12 @@ class ProcessorEncoder:
         sample |= made
         positions = positions_of(sample, self.files, self.tokens_per_second)
         return sample if positions is None else {**sample, "position_ids": positions}
+
+    def _read(self, record: Mapping[str, Any]) -> Conversation:
+        """Return a record's conversation, its media as their options ask for."""
+        conversation = parse(record)
+        refuse_unsupported(conversation, self.files)
+        return as_requested(conversation, self.files)
 
     def build_kinds(self, kinds: Collection[str]) -> None:
         """Build samples of these kinds of records whole from now on, as they were counted."""
@@ -231,7 +235,7 @@ class ProcessorEncoder:
             BadRecord: `record` cannot become a sample.
             MismatchError: the processor builds none, or its label tokens are not found.
         """
-        conversation = parse(record)
+        conversation = as_requested(parse(record), self.files)
         infos = [info_of(medium) for medium in conversation.media]
         return self._whole(conversation, self._counter.count_media([conversation], [infos]))
 

@@ -7,16 +7,19 @@ write times; its own sound is left out, whatever the processor could do with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from packidx.encode.blanks import BlankVideo
 from packidx.encode.imports import allow_cuda_torchvision, import_torch
 from packidx.errors import BadRecord
 from packidx.processor.assemble import ProcessorFiles
+from packidx.processor.requests import requested
 from packidx.records.conversation import Conversation, Media, MediaInfo
 from packidx.records.media.audio import Audio
 from packidx.records.media.images import open_image
@@ -58,6 +61,45 @@ def refuse_unsupported(conversation: Conversation, files: ProcessorFiles) -> Non
     for medium in conversation.media:
         if files.vision is None or medium.kind not in files.vision.placeholders:
             raise BadRecord("unsupported_media", f"{files.name} cannot encode {medium.kind}")
+
+
+def as_requested(conversation: Conversation, files: ProcessorFiles) -> Conversation:
+    """Return a conversation with media that are as their options ask for (`processor.requests`).
+
+    Raises:
+        BadRecord: ``unsupported_media_option``, or a medium cannot be opened.
+    """
+    if not any(medium.requests for medium in conversation.media):
+        return conversation
+
+    def changed(medium: Media) -> Media:
+        if not medium.requests:
+            return medium
+        info = info_of(medium)
+        asked = requested(medium, info, files)
+        if asked is None or asked == info:
+            return medium
+        if medium.kind != "image":
+            return replace(medium, frame_indices=asked.frame_indices, requests=None)
+        image, size = opened_image(medium), (asked.width, asked.height)
+        with broken_images():
+            image = image.convert("RGB").resize(size, Image.Resampling.BICUBIC)
+        return Media("image", image, asked.height, asked.width, medium.tokens)
+
+    turns = []
+    for turn in conversation.turns:
+        parts = (part if isinstance(part, str) else changed(part) for part in turn.parts)
+        turns.append(replace(turn, parts=tuple(parts)))
+    return replace(conversation, turns=tuple(turns))
+
+
+@contextlib.contextmanager
+def broken_images() -> Iterator[None]:
+    """Raise a BadRecord (``broken_media``) for what PIL raises while it decodes an image."""
+    try:
+        yield
+    except (OSError, SyntaxError, ValueError) as cause:
+        raise BadRecord("broken_media", f"an image cannot be decoded: {cause}") from cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +169,8 @@ def decoded_image(medium: Media, processor: Any) -> Any:
         BadRecord: ``broken_media``, or as `opened_image`.
     """
     image = opened_image(medium)
-    try:
+    with broken_images():
         image.load()
-    except (OSError, SyntaxError, ValueError) as cause:  # PIL, on decoding a broken file
-        raise BadRecord("broken_media", f"an image cannot be decoded: {cause}") from cause
     part = getattr(processor, "image_processor", None)
     if getattr(part, "do_convert_rgb", None) or getattr(image, "mode", "RGB") == "RGB":
         return image

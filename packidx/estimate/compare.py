@@ -19,7 +19,7 @@ import numpy as np
 from packidx.arrays import Bools, Int64s
 from packidx.encode.build import whole_sample, with_labels
 from packidx.encode.imports import has_torch, load_real
-from packidx.encode.media import info_of
+from packidx.encode.media import as_requested, info_of
 from packidx.encode.prober import ProbedMedia
 from packidx.encode.whole import NotBuilt
 from packidx.errors import BadRecord, PackidxError
@@ -174,6 +174,7 @@ class Comparer:
         builds = self.files.is_probed or self.files.builds_all
         if only_compare and not (is_new and is_sure):
             return None
+        conversation = as_requested(conversation, self.files)
         infos = [info_of(medium) for medium in conversation.media]
         media = self._rules.count_media([conversation], [infos])
         patches = np.maximum(media.patches, media.tokens).clip(0).sum()

@@ -31,6 +31,7 @@ from packidx.processor.counts import (
 )
 from packidx.processor.families import MediaModel
 from packidx.processor.kinds import KINDS
+from packidx.processor.requests import requested
 from packidx.processor.text.encoder import TextEncoder, TokenBatch
 from packidx.processor.text.sequence import (
     Ending,
@@ -42,8 +43,7 @@ from packidx.processor.text.sequence import (
     places,
     trained_tokens,
 )
-from packidx.records.conversation import Conversation, Media, MediaInfo
-from packidx.records.media.references import OF_FRAMES, cut, unsupported_option
+from packidx.records.conversation import Conversation, MediaInfo
 
 BYTES_PER_TOKEN = 3
 """Of UTF-8, in a guess."""
@@ -100,7 +100,13 @@ class ConversationCounter:
             }
         if self.files is None or vision is None or not listed:
             return columns
-        owners = columns.owners
+        owners, errors = columns.owners, {}
+        for number, medium in enumerate(listed):
+            if medium.requests:
+                try:
+                    known[number] = requested(medium, known[number], self.files)
+                except BadRecord as error:
+                    errors[number] = error
         for kind, name in enumerate(KINDS):
             if name in vision.unpredictable:
                 continue  # such a sample is built
@@ -110,10 +116,7 @@ class ConversationCounter:
             if not given:
                 continue
             fill(columns, chosen, vision.expand(name, given, owners[chosen]), EXACT)
-        columns.errors |= not_together(self.files.name, vision, columns)
-        for number, medium in enumerate(listed):
-            if medium.requests and (error := refused(medium, known[number], self.files)):
-                columns.errors[number] = error
+        columns.errors |= not_together(self.files.name, vision, columns) | errors
         return columns
 
     # -- text --------------------------------------------------------------------------------------
@@ -277,26 +280,6 @@ def cut_off(files: ProcessorFiles, tokens: int) -> BadRecord:
     where = "take max_length and truncation out of its tokenizer_config.json and tokenizer.json"
     text = f"{tokens} tokens, of which {files.name} leaves {files.limit}: {where}"
     return BadRecord("cut_off", text)
-
-
-_SAMPLING = ("fps", "nframes", "min_frames", "max_frames")
-
-
-def refused(medium: Media, info: MediaInfo | None, files: ProcessorFiles) -> BadRecord | None:
-    """Return why a medium is refused for an option; None if the settings say the same."""
-    settings = files.settings
-    for option, value in (medium.requests or {}).items():
-        if option in OF_FRAMES and info is not None and info.extracted:
-            continue
-        name = f"{medium.kind}s.{'num_frames' if option == 'nframes' else option}"
-        is_off = option in _SAMPLING and not settings.get("videos.do_sample_frames")
-        if is_off or settings.get(name) != value:
-            fix = f"set {name}={cut(value)} for all media with --processor-set, or "
-            fact = "is read by the processor's settings"
-            return unsupported_option(
-                medium.kind, option, value, fact, fix if name in settings else ""
-            )
-    return None
 
 
 def not_together(name: str, vision: MediaModel, media: MediaColumns) -> dict[int, BadRecord]:

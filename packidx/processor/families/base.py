@@ -131,6 +131,11 @@ class FamilyMedia(MediaModel):
     """(a video, the frames used) → what it becomes; may raise BadRecord. None: it takes none."""
     sample: Callable[[int, float | None], Frames] | None = None
     """(number of frames, frames per second) → the frames taken; None takes all."""
+    limits: Any = None
+    """`PixelLimits` of images, where a record may ask for other ones."""
+    sample_as: Callable[[Settings], Callable[[int, float | None], Frames]] | None = None
+    """Options of a video (``fps``, ``nframes`` …) → `sample` with these in place of the settings;
+    None where a record may not ask for other frames."""
     together: Callable[[MediaCounts, Int64s], MediaCounts] | None = None
     """(videos, their samples) → the same where what is beside a video changes its text."""
     model_inputs: tuple[str, ...] = ("pixel_values",)

@@ -138,6 +138,7 @@ def _build(newer: bool, image: Settings, video: Settings, own: Settings) -> Fami
         images=partial(_images, limits),
         video=partial(_video, videos, _tenths if newer else _whole_seconds),
         sample=sample,
+        limits=limits,
         model_inputs=GRID_INPUTS,
         merge_size=limits.merge_size,
     )

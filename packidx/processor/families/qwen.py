@@ -6,6 +6,7 @@ Sizes are `smart_resize`'s; merge_size² patches make a token. Qwen3.5 has Qwen3
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -149,13 +150,34 @@ _QWEN3_VIDEO |= {"size": {"shortest_edge": 131_072, "longest_edge": 786_432}}
 _ROPE_MODELS = {"qwen2_vl": "Qwen2VLModel", "qwen2_5_vl": "Qwen2_5_VLModel"}
 
 
+def _sample_as(is_newer: bool, video: Settings, asked: Settings) -> Callable[..., Frames]:
+    """Return the sampling of a video with options of its own, in place of ``fps`` or the like."""
+    settings = dict(video)
+    if "nframes" in asked:
+        settings |= {"fps": None, "num_frames": asked["nframes"]}
+    elif "fps" in asked or video.get("num_frames") is None:
+        settings |= {"fps": asked.get("fps", video.get("fps") or 2), "num_frames": None}
+    settings |= {name: asked[name] for name in ("min_frames", "max_frames") if name in asked}
+    if is_newer and settings["num_frames"] is not None:
+        return partial(_evenly, settings["num_frames"])
+    return partial(_qwen3_sample if is_newer else _qwen2_sample, settings)
+
+
+def _evenly(num: int, total: int, _: float | None) -> Frames:
+    if num > total:
+        raise too_few_frames(total, num)
+    frames: Frames = np.linspace(0, total - 1, num).round().astype(np.int64)
+    return frames
+
+
 def _build(name: str, image: Settings, video: Settings, own: Settings) -> FamilyMedia:
     limits = PixelLimits.of(image, "image")
-    count, sample = None, None
+    count, sample, sample_as = None, None, None
     if video:
         is_newer, fps, num = name == "qwen3_vl", video.get("fps"), video.get("num_frames")
         of_video = PixelLimits.of(video, "video")
         count = partial(_qwen3_video if is_newer else _qwen2_video, of_video, dict(video))
+        sample_as = partial(_sample_as, is_newer, dict(video))
         if video["do_sample_frames"]:
             if (fps is None) is (num is None):
                 raise SourceError(
@@ -169,6 +191,8 @@ def _build(name: str, image: Settings, video: Settings, own: Settings) -> Family
         images=partial(_images, limits),
         video=count,
         sample=sample,
+        sample_as=sample_as,
+        limits=limits,
         model_inputs=GRID_INPUTS + (("second_per_grid_ts",) if name == "qwen2_5_vl" else ()),
         merge_size=limits.merge_size,
         rope_model=_ROPE_MODELS.get(name),
