@@ -30,6 +30,7 @@ from packidx.torch.pixels import normalise_pixels
 from packidx.torch.sampler import PackSampler
 
 if TYPE_CHECKING:
+    from packidx.torch.context import shard_for_cp
     from packidx.torch.isolation import IsolationError, check_isolation
     from packidx.torch.loss import LossWeights, packed_loss
     from packidx.torch.prepare import prepare_model
@@ -49,6 +50,7 @@ _LATER = {
     "merge_states": "stream",
     "packed_loss": "loss",
     "prepare_model": "prepare",
+    "shard_for_cp": "context",
 }
 
 __all__ = [
@@ -69,6 +71,7 @@ __all__ = [
     "normalise_pixels",
     "packed_loss",
     "prepare_model",
+    "shard_for_cp",
 ]
 
 

@@ -21,6 +21,7 @@ from packidx.index.order import (
     packs_per_step,
     whole_number,
 )
+from packidx.torch.loss import LossWeights
 
 _CHUNK = 4096  # order positions computed at a time: a fraction of a millisecond, 32 KiB
 
@@ -173,6 +174,20 @@ class PackSampler(Sampler[int]):
         """Pack ids of the global batch of optimizer step `step`, rank 0's first pack first."""
         result: list[int] = self._dealing.packs_of_step(integer("step", step)).tolist()
         return result
+
+    def denominator(self, step: int, weight: str = "token") -> float | None:
+        """Return what the loss of `step` is divided by, for a `LossWeights` of that name.
+
+        Σ n · w(n) over the samples (or pieces) of the global batch, n being a sample's label
+        tokens. It reads those packs' rows of the index, nothing else. None if a count is unknown:
+        lengths are guessed, or do not say where the label tokens are of a sample that the plan
+        cuts. `seen_denominator` is right also where samples are skipped.
+        """
+        # In order of their numbers: each row group is then decoded once.
+        packs = map(self.index.pack, sorted(self.packs_of_step(step)))
+        counts = [sample.label_tokens for pack in packs for sample in pack.samples]
+        known = [count for count in counts if count is not None]
+        return LossWeights(weight).total(known) if len(known) == len(counts) else None
 
 
 def _planned_step(index: Index) -> int:

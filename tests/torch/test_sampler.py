@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from small_packs import make_index, record
+from torch_packs import SyntheticEncode
 
 from packidx.errors import FormatError, MismatchError, OptionError
 from packidx.index import Index
 from packidx.index.order import EpochOrder, consumed_packs
-from packidx.torch import PackSampler
+from packidx.torch import PackedDataset, PackSampler
 
 
 class StandIn(Index):
@@ -193,15 +194,24 @@ def test_bad_states(change: dict[str, Any], error: type[Exception], message: str
 def test_the_default_step_is_the_plan_s(
     tmp_path: Path, planned: dict[str, Any], step: int | None
 ) -> None:
+    """What is divided by is what the ranks accumulate in that step, read as training reads it."""
     records = [record(n, [9 + n % 37]) for n in range(200)]
     index = make_index(tmp_path, {"all": records}, capacity=120, **planned)
     if step is None:
         with pytest.raises(OptionError, match="random order .* pass global_batch=N"):
             PackSampler(index)
         return
+    dataset = PackedDataset(index, SyntheticEncode())
+    labels = [int((pack.joined()["labels"] != -100).sum()) for pack in dataset]
     for world_size in (size for size in (1, 2, 3, 4) if step % size == 0):
         samplers = ranks(index, world_size)
         assert samplers[0].global_batch == step and samplers[0].num_steps > 2
+        trained = [list(sampler) for sampler in samplers]
+        for number in range(samplers[0].num_steps):
+            mine = slice(number * step // world_size, (number + 1) * step // world_size)
+            packs = [pack for one in trained for pack in one[mine]]
+            total = sum(labels[pack] for pack in packs)
+            assert [one.denominator(number) for one in samplers] == [total] * world_size
 
 
 @given(layouts(), st.integers(0, 5), st.integers(0, 3), st.data())
