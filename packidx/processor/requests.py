@@ -48,8 +48,9 @@ def requested(medium: Media, info: MediaInfo | None, files: ProcessorFiles) -> M
                 return replace(info, height=sides[0], width=sides[1])
         if medium.kind == "video" and vision.sample_as and _SAMPLING.issuperset(unequal):
             is_one = not {"fps", "nframes"} <= asked.keys()
-            if is_one and info.frame_indices is None and not info.extracted:
-                frames = vision.sample_as(asked)(info.num_frames, info.fps)
+            is_file = info.frame_indices is None and not info.extracted
+            if is_one and is_file and (sample := vision.sample_as(asked)) is not None:
+                frames = sample(info.num_frames, info.fps)
                 return replace(info, frame_indices=tuple(frames.tolist()))
     name, value = next(iter(unequal.items()))
     setting = _setting(medium.kind, name)
@@ -81,14 +82,15 @@ def _sides(info: MediaInfo, asked: dict[str, Any], limits: PixelLimits) -> tuple
     if any(type(value) is not int or value < 1 for value in asked.values()):
         return None
     factor = limits.factor
-    height, width = asked.get("resized_height"), asked.get("resized_width")
+    height: Any = asked.get("resized_height")
+    width: Any = asked.get("resized_width")
     least = asked.get("min_pixels", _MIN_TOKENS * factor**2)
     most = asked.get("max_pixels", _MAX_TOKENS * factor**2)
-    if (height is None) is not (width is None) or least > most:
-        return None
-    if height is not None:
+    if height is not None or width is not None:  # wins over limits
         least, most = _MIN_TOKENS * factor**2, _MAX_TOKENS * factor**2
     else:
         height, width = info.height, info.width
+    if height is None or width is None or least > most:
+        return None
     heights, widths = smart_resize(height, width, factor, least, most)
     return (int(heights[0]), int(widths[0])) if heights[0] else None

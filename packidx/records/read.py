@@ -123,7 +123,9 @@ def opened_record(record: ReadRecord, opener: MediaOpener) -> dict[str, Any]:
         return {**raw.columns, **opener.lists(raw)}
     written = record_of(opener.open(record.conversation))
     for listed, single in LIST_KEYS.values():
-        if listed in written and raw.columns.get(single):
-            media = written.pop(listed)
-            written[single] = media if isinstance(raw.columns[single], list) else media[0]
+        media = written.pop(listed, [])
+        key = single if raw.columns.get(single) else listed
+        if media or key in raw.columns:
+            is_one = key == single and not isinstance(raw.columns[key], list)
+            written[key] = media[0] if is_one and media else media
     return {**raw.columns, **written}

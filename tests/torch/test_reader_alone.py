@@ -20,9 +20,12 @@ import numpy as np
 
 
 def encode(record):
-    text = "".join(turn["content"] for turn in record["messages"])
+    contents = [turn["content"] for turn in record["messages"]]
+    parts = [part for each in contents for part in ([each] if isinstance(each, str) else each)]
+    text = "".join(part if isinstance(part, str) else part.get("text", "*") for part in parts)
     sample = {"input_ids": [ord(character) % 500 for character in text]}
-    images = [np.asarray(image.convert("RGB")).reshape(-1, 3) for image in record.get("images", [])]
+    images = [part["image"] for part in parts if "image" in part]
+    images = [np.asarray(image.convert("RGB")).reshape(-1, 3) for image in images]
     return sample | ({"pixels": np.concatenate(images)} if images else {})
 '''
 

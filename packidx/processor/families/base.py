@@ -133,7 +133,7 @@ class FamilyMedia(MediaModel):
     """(number of frames, frames per second) → the frames taken; None takes all."""
     limits: Any = None
     """`PixelLimits` of images, where a record may ask for other ones."""
-    sample_as: Callable[[Settings], Callable[[int, float | None], Frames]] | None = None
+    sample_as: Callable[[Settings], Callable[[int, float | None], Frames] | None] | None = None
     """Options of a video (``fps``, ``nframes`` …) → `sample` with these in place of the settings;
     None where a record may not ask for other frames."""
     together: Callable[[MediaCounts, Int64s], MediaCounts] | None = None

@@ -150,9 +150,12 @@ _QWEN3_VIDEO |= {"size": {"shortest_edge": 131_072, "longest_edge": 786_432}}
 _ROPE_MODELS = {"qwen2_vl": "Qwen2VLModel", "qwen2_5_vl": "Qwen2_5_VLModel"}
 
 
-def _sample_as(is_newer: bool, video: Settings, asked: Settings) -> Callable[..., Frames]:
-    """Return the sampling of a video with options of its own, in place of ``fps`` or the like."""
+def _sample_as(is_newer: bool, video: Settings, asked: Settings) -> Callable[..., Frames] | None:
+    """Return the sampling of a video with options of its own; None if the processor does not take
+    them for one call: Qwen3-VL's goes by its own ``min_frames`` and ``max_frames``."""
     settings = dict(video)
+    if is_newer and not asked.keys() <= {"fps", "nframes"}:
+        return None
     if "nframes" in asked:
         settings |= {"fps": None, "num_frames": asked["nframes"]}
     elif "fps" in asked or video.get("num_frames") is None:
