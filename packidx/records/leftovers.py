@@ -116,7 +116,8 @@ def _mask(name: str, value: Any, ids: Sequence[int]) -> str | None:
     """Return "a mask" for a list of a number for each token if some are left out of it."""
     if not isinstance(value, list) or name.endswith("type_ids"):
         return None
-    is_mask = len(value) == len(ids) and (-100 in value or {*value} == {0, 1})
+    is_binary = 0 in value and 1 in value and all(item in (0, 1) for item in value)
+    is_mask = len(value) == len(ids) and (-100 in value or is_binary)
     return "a mask" if is_mask or name in _MASKS else None
 
 
