@@ -20,7 +20,7 @@ from packidx.encode.imports import allow_cuda_torchvision, import_torch
 from packidx.errors import BadRecord
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.requests import requested
-from packidx.records.conversation import Conversation, Media, MediaInfo
+from packidx.records.conversation import Conversation, Media, MediaInfo, map_media
 from packidx.records.media.audio import Audio
 from packidx.records.media.images import open_image
 from packidx.records.media.opener import media_info
@@ -69,8 +69,6 @@ def as_requested(conversation: Conversation, files: ProcessorFiles) -> Conversat
     Raises:
         BadRecord: ``unsupported_media_option``, or a medium cannot be opened.
     """
-    if not any(medium.requests for medium in conversation.media):
-        return conversation
 
     def changed(medium: Media) -> Media:
         if not medium.requests:
@@ -86,11 +84,7 @@ def as_requested(conversation: Conversation, files: ProcessorFiles) -> Conversat
             image = image.convert("RGB").resize(size, Image.Resampling.BICUBIC)
         return Media("image", image, asked.height, asked.width, medium.tokens)
 
-    turns = []
-    for turn in conversation.turns:
-        parts = (part if isinstance(part, str) else changed(part) for part in turn.parts)
-        turns.append(replace(turn, parts=tuple(parts)))
-    return replace(conversation, turns=tuple(turns))
+    return map_media(conversation, changed)
 
 
 @contextlib.contextmanager
@@ -154,11 +148,7 @@ def opened(
     if metadata and not samples:
         options["do_sample_frames"] = False
     left = iter(refs)
-    turns = []
-    for turn in conversation.turns:
-        parts = (p if isinstance(p, str) else replace(p, ref=next(left)) for p in turn.parts)
-        turns.append(replace(turn, parts=tuple(parts)))
-    return Opened(replace(conversation, turns=tuple(turns)), options)
+    return Opened(map_media(conversation, lambda each: replace(each, ref=next(left))), options)
 
 
 def decoded_image(medium: Media, processor: Any) -> Any:

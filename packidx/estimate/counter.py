@@ -23,7 +23,7 @@ from packidx.processor.kinds import KINDS, record_kind
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.processor.text.gigatoken import Gigatoken
 from packidx.records.containers.registry import DEFAULT as JSONL
-from packidx.records.conversation import Conversation, Media, MediaInfo
+from packidx.records.conversation import Conversation, Media, MediaInfo, map_media
 from packidx.records.media.opener import (
     MediaOpener,
     check_reference,
@@ -215,11 +215,7 @@ class RecordCounter:
 
 def without_references(conversation: Conversation) -> Conversation:
     """`conversation` without what its media are: opened ones hold their files' bytes."""
-    turns = []
-    for turn in conversation.turns:
-        parts = (part if isinstance(part, str) else replace(part, ref=None) for part in turn.parts)
-        turns.append(replace(turn, parts=tuple(parts)))
-    return replace(conversation, turns=tuple(turns))
+    return map_media(conversation, lambda medium: replace(medium, ref=None))
 
 
 BATCH = 512

@@ -7,7 +7,7 @@ per record, and making a frozen one takes twice as long: a tenth of all that cou
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 SAID = (
@@ -124,6 +124,17 @@ class Conversation:
     def __post_init__(self) -> None:
         media: list[Any] = [p for turn in self.turns for p in turn.parts if type(p) is not str]
         self.media = tuple(media)
+
+
+def map_media(conversation: Conversation, change: Callable[[Media], Media]) -> Conversation:
+    """Return a conversation with each medium changed; itself if it has none."""
+    if not conversation.media:
+        return conversation
+    turns = []
+    for turn in conversation.turns:
+        parts = (part if isinstance(part, str) else change(part) for part in turn.parts)
+        turns.append(replace(turn, parts=tuple(parts)))
+    return replace(conversation, turns=tuple(turns))
 
 
 def to_messages(conversation: Conversation) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from packidx.errors import BadRecord
 from packidx.io import storage, urls
 from packidx.io.ranges import Extent
 from packidx.io.storage import reading
-from packidx.records.conversation import Conversation, Media, MediaInfo, part_of
+from packidx.records.conversation import Conversation, Media, MediaInfo, map_media, part_of
 from packidx.records.media.audio import Audio, audio_info, stated_audio
 from packidx.records.media.held import kind_of_name
 from packidx.records.media.images import image_info, label_of, open_image, stated_image
@@ -179,13 +179,7 @@ class MediaOpener:
         Raises:
             BadRecord: as `resolve` and `open_image`.
         """
-        if not conversation.media:
-            return conversation
-        turns = []
-        for turn in conversation.turns:
-            parts = (p if isinstance(p, str) else self.medium(p) for p in turn.parts)
-            turns.append(replace(turn, parts=tuple(parts)))
-        return replace(conversation, turns=tuple(turns))
+        return map_media(conversation, self.medium)
 
     def lists(self, raw: RawRecord) -> dict[str, Any]:
         """Return a record's own lists of media, opened; an entry with options is a content part."""
