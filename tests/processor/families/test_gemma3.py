@@ -10,7 +10,6 @@ import family_processors_tiles as tiles
 import pytest
 from transformers import Gemma3Processor
 
-from packidx.errors import SourceError
 from packidx.processor.families import FAMILIES
 from packidx.records.conversation import MediaInfo
 
@@ -80,16 +79,6 @@ def test_what_cannot_be_counted(tmp: Path) -> None:
     assert (
         files.vision.expand("video", [MediaInfo(5, 5, 5)]).errors[0].reason == "unsupported_media"
     )
-    image, own = dict(files.image_settings or {}), dict(files.own_settings)
-    for settings, message in (
-        ((image | {"do_resize": False}, own), "do_resize"),
-        ((image | {"size": {"height": 224, "width": 448}}, own), "square"),
-        ((image, own | {"image_seq_length": 17}), "17 tokens"),
-        ((image, own | {"image_seq_length": 0}), "image_seq_length"),
-        ((image, own | {"images_kwargs": {"do_pan_and_scan": True}}), "pan_and_scan"),
-    ):
-        with pytest.raises(SourceError, match=message):
-            FAMILY.build(settings[0], {}, settings[1])
 
 
 def test_what_it_passes_on_is_the_class() -> None:

@@ -16,7 +16,7 @@ from PIL import Image
 from transformers.video_utils import VideoMetadata
 
 from packidx.encode import ProcessorEncoder
-from packidx.errors import BadRecord, SourceError
+from packidx.errors import BadRecord
 from packidx.processor.families import FAMILIES
 from packidx.processor.families.idefics3 import cardinal
 from packidx.records.conversation import MediaInfo
@@ -172,23 +172,10 @@ def test_numbers_in_words() -> None:
         assert cardinal(number) == num2words(number)
 
 
-def test_what_cannot_be_counted(tmp_path: Path) -> None:
+def test_videos_are_whole_without_sampling(tmp_path: Path) -> None:
     files = tiles.saved(tiles.smolvlm(tmp_path, 128), tmp_path / "smolvlm")
-    family = FAMILIES["SmolVLMProcessor"]
-    assert files.vision is not None and files.family == "smolvlm"
-    image, video = dict(files.image_settings or {}), dict(files.video_settings or {})
-    own = dict(files.own_settings)
-    no_sampling = {"video_sampling": None, "fps": None, "num_frames": None}
-    for settings, message in (
-        ((image | {"size": {"height": 9, "width": 9}}, video, own), "longest_edge"),
-        ((image, video, own | {"image_seq_len": 5}), "5 tokens"),
-        ((image, video, own | {"image_seq_len": None}), "image_seq_len"),
-        ((image, video | {"do_resize": False}, own), "do_resize"),
-        ((image, video | {"max_image_size": {"longest_edge": 96}}, own), "128 pixels"),
-        ((image, video | no_sampling | {"fps": 3}, own), "set both or none"),
-        ((image, video | no_sampling | {"do_sample_frames": True}, own), "do_sample_frames"),
-    ):
-        with pytest.raises(SourceError, match=message):
-            family.build(*settings)
-    whole = family.build(image, video | no_sampling, own)
+    video = dict(files.video_settings or {}) | {"video_sampling": None, "fps": None}
+    whole = FAMILIES["SmolVLMProcessor"].build(
+        dict(files.image_settings or {}), video | {"num_frames": None}, dict(files.own_settings)
+    )
     assert len(whole.sample_frames(MediaInfo(9, 9, 700, 30.0))) == 700

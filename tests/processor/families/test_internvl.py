@@ -14,7 +14,6 @@ import torchvision_cpu  # noqa: F401, it must come before transformers
 import transformers
 from family_processors import family_processor
 
-from packidx.errors import SourceError
 from packidx.processor.families.base import FamilyMedia
 from packidx.processor.families.internvl import INTERNVL, count_tiles
 from packidx.records.conversation import MediaInfo
@@ -126,22 +125,3 @@ def test_frames_that_the_record_names_are_taken_as_they_are() -> None:
     assert family.sample_frames(extracted).tolist() == list(range(9))
     beyond = MediaInfo(40, 40, num_frames=9, frame_indices=(9,))
     assert family.count_videos([beyond, extracted]).errors[0].reason == "broken_media"
-
-
-@pytest.mark.parametrize(
-    ("image", "video", "own", "message"),
-    [
-        ({"size": {"shortest_edge": 448}}, {}, {}, "height and width"),
-        ({"do_resize": False}, {}, {}, "do_resize"),
-        ({}, {"do_resize": False}, {}, "do_resize"),
-        ({}, {"do_sample_frames": True}, {}, "neither num_frames nor fps"),
-        ({}, {}, {"image_seq_length": 200}, "square number, but it is 200"),
-    ],
-)
-def test_settings_that_are_not_understood_are_refused(
-    image: dict[str, Any], video: dict[str, Any], own: dict[str, Any], message: str
-) -> None:
-    settings = INTERNVL.complete(image, INTERNVL.image_defaults)
-    videos = INTERNVL.complete(video, INTERNVL.video_defaults)
-    with pytest.raises(SourceError, match=message):
-        INTERNVL.build(settings, videos, {**INTERNVL.own_defaults, **own})

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from packidx.errors import BadRecord, SourceError
+from packidx.errors import BadRecord
 from packidx.processor.assemble import ProcessorFiles
-from packidx.processor.families import FAMILIES
 from packidx.processor.families.base import FamilyMedia
 from packidx.records.conversation import MediaInfo
 
@@ -155,39 +154,3 @@ def test_frames(made: dict[str, Made], tmp_path: Path) -> None:
             "broken_media"
         ]
         assert short.tokens.tolist() == [0, 0] and not short.grids.any()
-
-
-@pytest.mark.parametrize(
-    ("name", "part", "change", "message"),
-    [
-        ("LlavaProcessor", "image", {"do_center_crop": False}, "do_center_crop"),
-        ("LlavaProcessor", "own", {"patch_size": None}, "patch_size"),
-        ("LlavaNextProcessor", "image", {"do_resize": False}, "do_resize"),
-        ("LlavaNextProcessor", "image", {"crop_size": {"height": 9, "width": 9}}, "the same"),
-        ("LlavaNextProcessor", "image", {"image_grid_pinpoints": [[84, 85]]}, "whole tiles"),
-        ("LlavaOnevisionProcessor", "image", {"size": {"height": 9, "width": 8}}, "square"),
-        ("LlavaOnevisionProcessor", "own", {"num_image_tokens": 37}, "no square"),
-        ("LlavaOnevisionProcessor", "own", {"vision_aspect_ratio": "pad"}, "unknown"),
-        ("LlavaOnevisionProcessor", "video", {"size": {"height": 9, "width": 9}}, "84 pixels"),
-        (
-            "LlavaOnevisionProcessor",
-            "video",
-            {"do_sample_frames": True, "fps": 1, "num_frames": 3},
-            "leave one out",
-        ),
-    ],
-)
-def test_settings_that_cannot_be_counted(
-    made: dict[str, Made], name: str, part: str, change: dict[str, Any], message: str
-) -> None:
-    family = FAMILIES[name]
-    files = made[family.name][1]
-    settings: dict[str, dict[str, Any]] = {
-        "image": dict(files.image_settings or {}),
-        "video": dict(files.video_settings or {}),
-        "own": dict(files.own_settings),
-    }
-    family.build(settings["image"], settings["video"], settings["own"])
-    settings[part] |= change
-    with pytest.raises(SourceError, match=message):
-        family.build(settings["image"], settings["video"], settings["own"])

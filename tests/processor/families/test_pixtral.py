@@ -12,7 +12,6 @@ import pytest
 import torch
 from transformers.models.pixtral.image_processing_pixtral import get_resize_output_image_size
 
-from packidx.errors import SourceError
 from packidx.processor.families import FAMILIES
 from packidx.records.conversation import MediaInfo
 
@@ -99,15 +98,6 @@ def test_what_cannot_be_counted(tmp_path: Path) -> None:
     assert (
         files.vision.expand("video", [MediaInfo(5, 5, 5)]).errors[0].reason == "unsupported_media"
     )
-    image, own = dict(files.image_settings or {}), dict(files.own_settings)
-    for settings, message in (
-        ((image | {"do_resize": False}, own), "do_resize"),
-        ((image | {"do_center_crop": True}, own), "do_center_crop"),
-        ((image | {"size": {"shortest_edge": 9}}, own), "longest_edge"),
-        ((image, own | {"spatial_merge_size": 0}), "spatial_merge_size"),
-    ):
-        with pytest.raises(SourceError, match=message):
-            FAMILY.build(settings[0], {}, settings[1])
 
 
 def test_own_defaults_are_the_class(tmp_path: Path) -> None:

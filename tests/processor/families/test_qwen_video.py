@@ -1,4 +1,4 @@
-"""Qwen's families count and build videos as the real processors do, frame by frame."""
+"""Qwen's families count and build images and videos as the real processors do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from family_processors_qwen import (
 from family_talks import info_of, run_processor
 from PIL import Image
 from transformers import Qwen2VLVideoProcessor, Qwen3VLVideoProcessor
-from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize as reference
+from transformers.models.glm4v.image_processing_glm4v import smart_resize as glm_resize
+from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize as qwen3_resize
 from transformers.video_utils import VideoMetadata
 
 from packidx.encode.build import media_tensors
@@ -90,6 +91,7 @@ def test_conversations(name: str, tmp: Path, clips: list[Path]) -> None:
     processor, counter = qwen_processor(name, tmp)[0], qwen_counter(name, tmp)
     files = counter.files
     assert files is not None and isinstance(files.vision, FamilyMedia)
+    assert files.family == FAMILIES[name]
     options = {"largest": 99, "thoughts": name != "qwen3.5"}
     talks = [conversation(random.Random(f"{name}{i}"), clips, **options) for i in range(300)]
     infos = [[info_of(one) for one in talk.media] for talk in talks]
@@ -97,7 +99,7 @@ def test_conversations(name: str, tmp: Path, clips: list[Path]) -> None:
     assert not counts.errors
     assert set(counts.method.tolist()) == {METHODS.index("exact")}
     wrong: list[tuple[int, str]] = []
-    seen = {"video": 0, "several": 0, "both": 0, "none": 0}
+    seen = {"video": 0, "several": 0, "both": 0, "image": 0, "none": 0}
     for number, talk in enumerate(talks):
         real = run_processor(processor, talk)
         ids = real["input_ids"][0].tolist()
@@ -108,6 +110,7 @@ def test_conversations(name: str, tmp: Path, clips: list[Path]) -> None:
             wrong.append((number, "patches"))
         if ids != ids_of(counter, talk, infos[number]):
             wrong.append((number, "ids"))
+        assert counts.image_tokens[number] == ids.count(processor.image_token_id)
         num_videos = [medium.kind for medium in talk.media].count("video")
         if number % 4 == 0:
             built = built_media(counter, processor, talk, infos[number])
@@ -119,6 +122,7 @@ def test_conversations(name: str, tmp: Path, clips: list[Path]) -> None:
         seen["video"] += num_videos
         seen["several"] += num_videos > 1
         seen["both"] += len(kinds) == 2
+        seen["image"] += kinds == {"image"}
         seen["none"] += not kinds
     assert not wrong
     assert min(seen.values()) > 20, seen
@@ -130,44 +134,31 @@ def one_video(ref: Any, **facts: Any) -> Conversation:
 
 
 @pytest.mark.parametrize("name", ["qwen2-vl", "qwen2.5-vl", "qwen3-vl"])
-def test_extracted_frames(name: str, tmp: Path) -> None:
-    processor, counter = qwen_processor(name, tmp)[0], qwen_counter(name, tmp)
-    for num in (2, 5, 12):
-        images = [Image.new("RGB", (70, 40), (n * 9, n, 200 - n)) for n in range(num)]
-        real = run_processor(processor, one_video(images), do_sample_frames=False)
-        talk = one_video(images)
-        info = media_info(talk.media[0], MediaRoot("", True))
-        assert info == MediaInfo(40, 70, num, extracted=True)
-        counts = counter.count([talk], [[info]])
-        assert not counts.errors
-        assert counts.length[0] == real["input_ids"].shape[1]
-        assert counts.vision_patches[0] == len(real["pixel_values_videos"])
-        built = built_media(counter, processor, talk, [info])
-        assert all(torch.equal(built[key], real[key]) for key in built)
-
-
-@pytest.mark.parametrize("name", ["qwen2-vl", "qwen2.5-vl", "qwen3-vl"])
-def test_frames_that_the_record_names(name: str, tmp: Path, clips: list[Path]) -> None:
+def test_extracted_frames_and_those_that_the_record_names(
+    name: str, tmp: Path, clips: list[Path]
+) -> None:
     """What transformers makes of the same frames, told their numbers."""
     processor, counter = qwen_processor(name, tmp)[0], qwen_counter(name, tmp)
+    cases: list[tuple[Conversation, Conversation, dict[str, Any]]] = []
+    for num in (2, 5, 12):
+        images = [Image.new("RGB", (70, 40), (n * 9, n, 200 - n)) for n in range(num)]
+        cases.append((one_video(images), one_video(images), {}))
     frames = decode(clips[0])
     for indices in ((0, 4, 8, 12), (3, 5, 11), (12, 0, 0, 7, 7), tuple(range(13))):
         for fps in (None, 29.97):
-            talk = one_video(str(clips[0]), frame_indices=indices, fps=fps)
-            info = media_info(talk.media[0], ANYWHERE)
-            assert info.frame_indices == indices
             metadata = VideoMetadata(13, fps=fps or 10.0, frames_indices=list(indices))
-            real = run_processor(
-                processor,
-                one_video(frames[list(indices)]),
-                do_sample_frames=False,
-                video_metadata=[metadata],
-            )
-            counts = counter.count([talk], [[info]])
-            assert counts.length[0] == real["input_ids"].shape[1]
-            assert ids_of(counter, talk, [info]) == real["input_ids"][0].tolist()
-            built = built_media(counter, processor, talk, [info])
-            assert all(torch.equal(built[key], real[key]) for key in built)
+            talk = one_video(str(clips[0]), frame_indices=indices, fps=fps)
+            whole = one_video(frames[list(indices)])
+            cases.append((talk, whole, {"video_metadata": [metadata]}))
+    for talk, whole, given in cases:
+        info = media_info(talk.media[0], MediaRoot("/", True))
+        real = run_processor(processor, whole, do_sample_frames=False, **given)
+        counts = counter.count([talk], [[info]])
+        assert counts.length[0] == real["input_ids"].shape[1]
+        assert counts.vision_patches[0] == len(real["pixel_values_videos"])
+        assert ids_of(counter, talk, [info]) == real["input_ids"][0].tolist()
+        built = built_media(counter, processor, talk, [info])
+        assert all(torch.equal(built[key], real[key]) for key in built)
 
 
 def test_too_short(tmp: Path, tmp_path: Path) -> None:
@@ -317,16 +308,17 @@ def test_sizes_of_videos(family: Any, kind: Any, settings: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize(
-    "limits",
+    ("reference", "limits"),
     [
-        (2, 32, 4096, 25_165_824),
-        (2, 32, 131_072, 786_432),
-        (2, 28, 3136, 1_003_520),
-        (4, 32, 65_536, 16_777_216),
-        (1, 28, 100, 5000),
+        (qwen3_resize, (2, 32, 4096, 25_165_824)),
+        (qwen3_resize, (2, 32, 131_072, 786_432)),
+        (qwen3_resize, (2, 28, 3136, 1_003_520)),
+        (qwen3_resize, (4, 32, 65_536, 16_777_216)),
+        (qwen3_resize, (1, 28, 100, 5000)),
+        (glm_resize, (2, 28, 12_544, 9_633_792)),
     ],
 )
-def test_smart_resize_of_videos(limits: tuple[int, int, int, int]) -> None:
+def test_smart_resize_of_videos(reference: Any, limits: tuple[int, int, int, int]) -> None:
     temporal, factor, low, high = limits
     rng = np.random.default_rng(7)
     random_ones = [rng.integers(1, [800, scale, scale], (20_000, 3)) for scale in (40, 900, 40_000)]

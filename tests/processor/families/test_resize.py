@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize as reference
 
-from packidx.errors import SourceError
 from packidx.processor.families import FAMILIES, find_family
 from packidx.processor.families.sizes import smart_resize
 
@@ -100,12 +99,3 @@ def test_families_are_told_apart() -> None:
     assert find_family("Qwen2VLProcessor", image) is FAMILIES["Qwen2VLProcessor"]
     assert find_family("Qwen2_5OmniProcessor", image) is None
     assert find_family(None, {"image_processor_type": "CLIPImageProcessor"}) is None
-
-
-def test_settings_that_cannot_be_counted() -> None:
-    qwen = FAMILIES["Qwen2VLProcessor"]
-    good = dict(qwen.image_defaults)
-    with pytest.raises(SourceError, match="do_resize"):
-        qwen.build(good | {"do_resize": False}, {}, {})
-    with pytest.raises(SourceError, match="shortest_edge and longest_edge"):
-        qwen.build(good | {"size": {"height": 224}}, {}, {})

@@ -1,0 +1,109 @@
+"""Settings that a family's formulas do not cover are refused, each by its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import family_processors_tiles as tiles
+import pytest
+
+from packidx.errors import SourceError
+from packidx.processor.families import FAMILIES
+
+SQUARE = {"size": {"height": 448, "width": 448}}
+NO_SAMPLING = {"video_sampling": None, "fps": None, "num_frames": None}
+MAKE = {
+    "LlavaProcessor": tiles.llava,
+    "LlavaNextProcessor": lambda tmp: tiles.llava_next(tmp, 4),
+    "LlavaOnevisionProcessor": lambda tmp: tiles.llava_onevision(tmp, 84),
+    "Gemma3Processor": lambda tmp: tiles.gemma3(tmp, 224),
+    "PixtralProcessor": lambda tmp: tiles.pixtral(tmp, 1540, 2),
+    "SmolVLMProcessor": lambda tmp: tiles.smolvlm(tmp, 128),
+}
+"""The other families' defaults are settings of a checkpoint."""
+GIVEN = {"InternVLProcessor": SQUARE}
+REFUSED: dict[str, list[tuple[str, dict[str, Any], str]]] = {
+    "Qwen2VLProcessor": [
+        ("image", {"do_resize": False}, "image settings have do_resize false"),
+        ("image", {"size": {"height": 224}}, "image processor's size needs shortest_edge and"),
+        ("video", {"do_resize": False}, "video settings have do_resize false"),
+        ("video", SQUARE, "video processor's size needs shortest_edge and longest_edge"),
+        ("video", {"do_sample_frames": True, "fps": 2, "num_frames": 8}, "by fps 2 and num_fra"),
+        ("video", {"do_sample_frames": True, "fps": None, "num_frames": None}, "set one of them"),
+    ],
+    "Qwen3VLProcessor": [
+        ("video", {"do_sample_frames": True, "fps": 2, "num_frames": 8}, "by fps 2 and num_fra"),
+        ("video", {"do_sample_frames": True, "fps": None, "num_frames": None}, "set one of them"),
+    ],
+    "Glm4vProcessor": [
+        ("image", {"do_resize": False}, "image settings have do_resize false"),
+        ("image", SQUARE, "image processor's size needs shortest_edge"),
+        ("video", SQUARE, "video processor's size needs shortest_edge"),
+    ],
+    "InternVLProcessor": [
+        ("image", {"size": {"shortest_edge": 448}}, "height and width"),
+        ("image", {"do_resize": False}, "do_resize"),
+        ("video", {"do_resize": False}, "do_resize"),
+        ("video", {"do_sample_frames": True}, "neither num_frames nor fps"),
+        ("own", {"image_seq_length": 200}, "square number, but it is 200"),
+    ],
+    "LlavaProcessor": [
+        ("image", {"do_center_crop": False}, "do_center_crop"),
+        ("own", {"patch_size": None}, "patch_size"),
+    ],
+    "LlavaNextProcessor": [
+        ("image", {"do_resize": False}, "do_resize"),
+        ("image", {"crop_size": {"height": 9, "width": 9}}, "the same"),
+        ("image", {"image_grid_pinpoints": [[84, 85]]}, "whole tiles"),
+    ],
+    "LlavaOnevisionProcessor": [
+        ("image", {"size": {"height": 9, "width": 8}}, "square"),
+        ("own", {"num_image_tokens": 37}, "no square"),
+        ("own", {"vision_aspect_ratio": "pad"}, "unknown"),
+        ("video", {"size": {"height": 9, "width": 9}}, "84 pixels"),
+        ("video", {"do_sample_frames": True, "fps": 1, "num_frames": 3}, "leave one out"),
+    ],
+    "Gemma3Processor": [
+        ("image", {"do_resize": False}, "do_resize"),
+        ("image", {"size": {"height": 224, "width": 448}}, "square"),
+        ("own", {"image_seq_length": 17}, "17 tokens"),
+        ("own", {"image_seq_length": 0}, "image_seq_length"),
+        ("own", {"images_kwargs": {"do_pan_and_scan": True}}, "pan_and_scan"),
+    ],
+    "PixtralProcessor": [
+        ("image", {"do_resize": False}, "do_resize"),
+        ("image", {"do_center_crop": True}, "do_center_crop"),
+        ("image", {"size": {"shortest_edge": 9}}, "longest_edge"),
+        ("own", {"spatial_merge_size": 0}, "spatial_merge_size"),
+    ],
+    "SmolVLMProcessor": [
+        ("image", {"size": {"height": 9, "width": 9}}, "longest_edge"),
+        ("own", {"image_seq_len": 5}, "5 tokens"),
+        ("own", {"image_seq_len": None}, "image_seq_len"),
+        ("video", {"do_resize": False}, "do_resize"),
+        ("video", {"max_image_size": {"longest_edge": 96}}, "128 pixels"),
+        ("video", NO_SAMPLING | {"fps": 3}, "set both or none"),
+        ("video", NO_SAMPLING | {"do_sample_frames": True}, "do_sample_frames"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_settings_that_cannot_be_counted(name: str, tmp_path: Path) -> None:
+    family: Any = FAMILIES[name]
+    settings: dict[str, dict[str, Any]] = {
+        "image": {**family.image_defaults, **GIVEN.get(name, {})},
+        "video": dict(family.video_defaults),
+        "own": dict(family.own_defaults),
+    }
+    if name in MAKE:
+        files = tiles.saved(MAKE[name](tmp_path), tmp_path / "saved")
+        settings["image"] = dict(files.image_settings or {})
+        settings["video"] = dict(files.video_settings or {})
+        settings["own"] = dict(files.own_settings)
+    family.build(*settings.values())
+    for part, change, message in REFUSED[name]:
+        changed = {**settings, part: settings[part] | change}
+        with pytest.raises(SourceError, match=message):
+            family.build(*changed.values())
