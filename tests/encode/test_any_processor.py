@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from built_samples import RECORDS, built, processor_of
 from tiny_vlms import tiny_config
 
 from packidx.encode import ProcessorEncoder
-from packidx.errors import OptionError
 
 IGNORED = -100
 
@@ -65,12 +63,3 @@ def test_an_object_and_another_process_make_the_same(
         sample = other(RECORDS["images"])
         assert sample.keys() == expected.keys()
         assert all(torch.equal(sample[key], expected[key]) for key in expected)
-
-
-def test_a_folder_that_transformers_cannot_load(made: tuple[Any, Path], tmp_path: Path) -> None:
-    broken = tmp_path / "broken"
-    shutil.copytree(made[1], broken)
-    config = broken / "processor_config.json"
-    config.write_text(config.read_text().replace("Ernie4_5_VLMoeProcessor", "NoSuchProcessor"))
-    with pytest.raises(OptionError, match="cannot be used: .*pass your own encode"):
-        ProcessorEncoder(broken)

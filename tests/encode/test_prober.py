@@ -15,7 +15,6 @@ import family_processors_tiles as tiles
 import orjson
 import pyarrow.parquet as pq
 import pytest
-import torch
 from every_processor import build, processor_classes
 from PIL import Image
 from rungs import Length, lengths
@@ -27,7 +26,7 @@ from packidx.encode.blanks import blank_medium
 from packidx.encode.loading import files_of, load_processor
 from packidx.encode.prober import ProbedMedia
 from packidx.encode.whole import NotBuilt, build_sample, ids_of
-from packidx.errors import BadRecord, PackidxError, SourceError
+from packidx.errors import BadRecord, OptionError, PackidxError, SourceError
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.kinds import record_kind
@@ -127,15 +126,12 @@ class Stripping(AyaVisionProcessor):  # type: ignore[misc]
         return super().__call__(images=images, text=text, **options)
 
 
-KINDS = [
-    AyaVisionProcessor,
-    Numbered,
-    Together,
-    Rewriting,
-    Unwrapped,
-    AtTheEnd,
-    Stripping,
-]
+YES, ANSWER = ({"type": "text", "text": text} for text in ("Yes", "Two of them."))
+IMAGE = {"type": "image", "image": Image.effect_noise((90, 50), 60)}
+
+
+def said(role: str, *parts: dict[str, Any]) -> dict[str, Any]:
+    return {"role": role, "content": list(parts)}
 
 
 def changed(folder: Path, kind: type) -> ProcessorFiles:
@@ -144,24 +140,22 @@ def changed(folder: Path, kind: type) -> ProcessorFiles:
     return files_of(real)
 
 
-def talks_of(seed: int, num: int) -> list[Conversation]:
-    rng = random.Random(seed)
-    talks = []
-    for number in range(num):
-        messages = tiles.conversation(rng, ["image"] * [0, 1, 1, 2, 3, 13][number % 6], 5)
-        talks.append(parse({"messages": messages}))
-    return talks
-
-
 def real_lengths(files: ProcessorFiles, talks: list[Conversation]) -> list[int]:
     built = [build_sample(probed(files).processor, files.template, talk) for talk in talks]
     return [len(ids_of(each)) for each in built]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_lengths_are_the_processors_whatever_they_depend_on(folder: Path, kind: type) -> None:
+@pytest.mark.parametrize(
+    "kind", [AyaVisionProcessor, Numbered, Together, Rewriting, Unwrapped, AtTheEnd, Stripping]
+)
+def test_lengths_and_samples_are_the_processors_whatever_they_depend_on(
+    folder: Path, kind: type
+) -> None:
     files = changed(folder, kind)
-    talks = talks_of(2, 40)
+    rng, talks = random.Random(2), []
+    for number in range(40):
+        messages = tiles.conversation(rng, ["image"] * [0, 1, 1, 2, 3, 13][number % 6], 5)
+        talks.append(parse({"messages": messages}))
     counted = lengths(files, talks)
     for each, tokens in zip(counted, real_lengths(files, talks), strict=True):
         if isinstance(each, BadRecord):  # an answer that the processor changes has no labels
@@ -170,23 +164,14 @@ def test_lengths_are_the_processors_whatever_they_depend_on(folder: Path, kind: 
             assert each.is_exact and each.tokens == tokens
     built = [isinstance(each, Length) and each.is_built for each in counted]
     assert any(built) == (kind is not AyaVisionProcessor)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_training_builds_what_was_counted_with_its_labels(folder: Path, kind: type) -> None:
-    files = changed(folder, kind)
     encode = ProcessorEncoder(probed(files).processor)
-    answer = "Two of them."
     for num in (0, 1, 3):
-        parts = [{"type": "image", "image": Image.effect_noise((90, 50), 60)}] * num
-        asked = {"role": "user", "content": [*parts, {"type": "text", "text": answer}]}
-        said = {"role": "assistant", "content": [{"type": "text", "text": answer}]}
-        record = {"messages": [asked, said]}
+        record = {"messages": [said("user", *[IMAGE] * num, ANSWER), said("assistant", ANSWER)]}
         sample = encode(record)
         [length] = real_lengths(files, [parse(record)])
         assert len(sample["input_ids"]) == length
         trained = sample["input_ids"][sample["labels"] != -100].tolist()
-        assert probed(files).processor.tokenizer.decode(trained) == f"{answer}<|END|>"
+        assert probed(files).processor.tokenizer.decode(trained) == "Two of them.<|END|>"
 
 
 def test_sizes_beside_which_text_merges_are_built(
@@ -204,41 +189,22 @@ def test_sizes_beside_which_text_merges_are_built(
     assert isinstance(guessed, Length) and guessed.tokens != built.tokens and not guessed.is_exact
 
 
-YES = {"type": "text", "text": "Yes"}
-IMAGE = {"type": "image", "image": Image.effect_noise((90, 50), 60)}
-REPEATED: dict[str, tuple[str, list[tuple[str, list[dict[str, Any]]]], int]] = {
-    "the last of two equal answers": (
-        "last",
-        [
-            ("user", [IMAGE, YES]),
-            ("assistant", [YES]),
-            ("user", [YES, IMAGE]),
-            ("assistant", [YES]),
-        ],
-        1,
-    ),
-    "an answer that the user gave before": (
-        "all",
-        [("user", [YES]), ("assistant", [IMAGE, YES])],
-        1,
-    ),
-    "equal questions about images": (
-        "all",
-        [(role, part) for part in ([IMAGE, YES],) * 3 for role in ("user", "assistant")],
-        3,
-    ),
-}
-
-
-@pytest.mark.parametrize("case", REPEATED)
-def test_labels_are_the_answers_where_texts_repeat(case: str, folder: Path) -> None:
-    policy, turns, num = REPEATED[case]
+@pytest.mark.parametrize(
+    ("policy", "turns", "num"),
+    [
+        ("last", [("user", YES, IMAGE), ("assistant", YES)] * 2, 1),
+        ("all", [("user", YES), ("assistant", IMAGE, YES)], 1),
+        ("all", [("user", IMAGE, YES), ("assistant", IMAGE, YES)] * 3, 3),
+    ],
+)
+def test_labels_are_the_answers_where_texts_repeat(
+    policy: str, turns: list[Any], num: int, folder: Path
+) -> None:
     encode = ProcessorEncoder(folder, policy)
-    sample = encode({"messages": [{"role": role, "content": said} for role, said in turns]})
+    sample = encode({"messages": [said(*turn) for turn in turns]})
     ids, tokenizer = sample["input_ids"], probed(encode.files).processor.tokenizer
-    marks = [tokenizer.convert_tokens_to_ids("<|END|>")]
-    ends = torch.isin(ids, torch.tensor(marks)).nonzero().flatten().tolist()
-    wanted = [end for end, (role, _) in zip(ends, turns, strict=True) if role == "assistant"][-num:]
+    ends = (ids == tokenizer.convert_tokens_to_ids("<|END|>")).nonzero().flatten().tolist()
+    wanted = [end for end, turn in zip(ends, turns, strict=True) if turn[0] == "assistant"][-num:]
     trained = (sample["labels"] != -100).nonzero().flatten().tolist()
     assert set(wanted) <= set(trained) and len(trained) == 2 * num
 
@@ -308,6 +274,8 @@ def test_media_that_nothing_counts(folder: Path, tmp_path: Path) -> None:
     (broken / "processor_config.json").write_text(json.dumps(config))
     files = load_processor(broken)
     assert files.vision is None and "takes no media" in (files.unknown or "")
+    with pytest.raises(OptionError, match="cannot be used: .*pass your own encode"):
+        ProcessorEncoder(broken)
     one = Conversation((Turn("user", ("?", Media("image"))),))
     counts = ConversationCounter(files).count(
         [one, Conversation((Turn("user", ("?",)),))], [[None], []]
@@ -350,7 +318,6 @@ def question(*media: Media) -> Conversation:
         ("llava", {"size": 224, "do_center_crop": False}, "its size is 224"),
         ("llava", {"size": {"shortest_edge": 224}, "do_center_crop": False}, "do_center_crop"),
         ("llava_next", {"do_resize": False}, "do_resize false"),
-        ("gemma3", {"do_resize": False}, "do_resize false"),
         ("internvl-small", {"do_resize": False}, "do_resize is False"),
     ],
 )
@@ -369,10 +336,7 @@ def test_settings_that_a_family_does_not_count_are_probed(
     theirs = [len(ids_of(build_sample(real, files.template, talk))) for talk in talks]
     ours = lengths(files, talks)
     assert [each.tokens for each in ours if isinstance(each, Length)] == theirs
-    content = [{"type": "image", "image": Image.effect_noise(SIZES[0], 60).convert("RGB")}]
-    assert "pixel_values" in ProcessorEncoder(folder)(
-        {"messages": [{"role": "user", "content": content}]}
-    )
+    assert "pixel_values" in ProcessorEncoder(folder)({"messages": [said("user", IMAGE)]})
 
     def fails(*_: Any) -> None:
         raise PackidxError("transformers is not there")
@@ -395,11 +359,8 @@ def test_settings_that_the_real_processor_cannot_count_are_refused(tmp: Path) ->
 def test_videos_are_counted_or_rejected_as_the_processor_builds_them(name: str, tmp: Path) -> None:
     real, folder = made(name, tmp / "several")
     files = load_processor(folder)
-    five, nine, other = (
-        MediaInfo(48, 64, 5, 2.0),
-        MediaInfo(48, 64, 9, 2.0),
-        MediaInfo(90, 70, 5, 2.0),
-    )
+    five, nine = (MediaInfo(48, 64, num, 2.0) for num in (5, 9))
+    other = MediaInfo(90, 70, 5, 2.0)
     for shapes in ([five], [five, five], [five, other], [five, nine], [nine, five, nine]):
         talk = question(*(blank_medium("video", shape, noise=True) for shape in shapes))
         [ours] = lengths(files, [talk])

@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -48,18 +46,8 @@ WORDS = [
     "<b>",
     "a\n\nb",
 ]
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "look_up",
-            "description": "Looks something up.",
-            "parameters": {"type": "object", "properties": {"what": {"type": "string"}}},
-        },
-    }
-]
-
-
+FIELDS = {"type": "object", "properties": {"what": {"type": "string"}}}
+TOOL = {"name": "look_up", "description": "Looks something up.", "parameters": FIELDS}
 BESIDE = {"qwen3": 0.5, "qwen3_instruct_2507": 0.0, "qwen3_vl": 0.0}
 """Share of the reasoning that stands beside the content, where the template writes it."""
 
@@ -75,7 +63,7 @@ def call(rng: random.Random) -> dict[str, Any]:
     return {"type": "function", "function": {"name": "look_up", "arguments": given}}
 
 
-def said(rng: random.Random, think: float, beside: float = 0.5) -> dict[str, Any]:
+def said(rng: random.Random, think: float, beside: float) -> dict[str, Any]:
     """An assistant's message, its reasoning in the content or beside it, or none."""
     message: dict[str, Any] = {"role": "assistant", "content": words(rng) or "ok"}
     if rng.random() < think:
@@ -87,9 +75,7 @@ def said(rng: random.Random, think: float, beside: float = 0.5) -> dict[str, Any
     return message
 
 
-def dialogue(
-    rng: random.Random, *, questions: int, think: float, beside: float = 0.5
-) -> dict[str, Any]:
+def dialogue(rng: random.Random, questions: int, think: float, beside: float) -> dict[str, Any]:
     """A record: questions, each with rounds of tool calls and an answer."""
     messages: list[dict[str, Any]] = []
     if rng.random() < 0.5:
@@ -106,15 +92,15 @@ def dialogue(
         messages.append(said(rng, think, beside))
     record: dict[str, Any] = {"messages": messages}
     if rng.random() < 0.7:
-        record["tools"] = TOOLS
+        record["tools"] = [{"type": "function", "function": TOOL}]
     return record
 
 
 @pytest.fixture(scope="module")
-def tokenizer(processors: Path) -> Iterator[PreTrainedTokenizerBase]:
+def tokenizer(processors: Path) -> PreTrainedTokenizerBase:
     loaded = AutoTokenizer.from_pretrained(processors / "qwen3-vl")
     loaded.pad_token = "<|endoftext|>"
-    yield loaded
+    return loaded
 
 
 def their_labels(
@@ -134,25 +120,14 @@ def their_labels(
     return built["input_ids"], [mask == 1 for mask in built["assistant_masks"]]
 
 
-@lru_cache(maxsize=1)
-def _encoder(tokenizer: PreTrainedTokenizerBase) -> TextEncoder:
-    return TextEncoder(tokenizer.backend_tokenizer)
-
-
 def our_labels(
-    tokenizer: PreTrainedTokenizerBase, template: ChatTemplate, record: dict[str, Any]
+    text: TextEncoder, template: ChatTemplate, record: dict[str, Any]
 ) -> tuple[list[int], list[bool]]:
     rendered = template.render(parse(record))
-    text = _encoder(tokenizer)
     expanded = [Expanded(rendered.text, rendered.label_spans, runs=())]
     batch = text.encode([rendered.text], [False])
     mask = trained_tokens(batch, text, expanded, locate_runs(batch, expanded, []))
     return batch.ids.tolist(), mask.tolist()
-
-
-def ours(tokenizer: PreTrainedTokenizerBase, source: str, policy: LabelPolicy) -> ChatTemplate:
-    control = tokenizer.all_special_tokens
-    return ChatTemplate(source, control_tokens=control, empty_as_list=False, policy=policy)
 
 
 def without_newlines(
@@ -165,33 +140,23 @@ def without_newlines(
     return [label and not drop for label, drop in zip(mask, after, strict=True)]
 
 
-@pytest.mark.parametrize("name", ["qwen3", "qwen3_instruct_2507", "qwen3_vl"])
-def test_training_templates(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """The blocks of TRL's templates: equal as they are."""
+@pytest.mark.parametrize("name", BESIDE)
+@pytest.mark.parametrize("blocks", [True, False])
+def test_labels(tokenizer: PreTrainedTokenizerBase, name: str, blocks: bool) -> None:
+    """By the blocks of TRL's templates equal as they are; by a model's own but for the newline."""
     plain = getattr(trl_templates, f"{name}_chat_template")
-    training = getattr(trl_templates, f"{name}_training_chat_template")
-    template = ours(tokenizer, training, LabelPolicy())
-    rng = random.Random(name)
-    for _ in range(NUM_DIALOGUES):
-        record = dialogue(rng, questions=rng.choice([1, 2, 3]), think=0.5, beside=BESIDE[name])
-        ids, mask = our_labels(tokenizer, template, record)
-        assert (ids, mask) == their_labels(tokenizer, plain, record)
-        assert any(mask)
-
-
-@pytest.mark.parametrize("name", ["qwen3", "qwen3_instruct_2507", "qwen3_vl"])
-def test_own_templates(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Models' own templates, without blocks: equal but for the newline."""
-    plain = getattr(trl_templates, f"{name}_chat_template")
-    default = ours(tokenizer, plain, LabelPolicy())
+    template = ChatTemplate(
+        getattr(trl_templates, f"{name}_training_chat_template") if blocks else plain,
+        control_tokens=tokenizer.all_special_tokens,
+        empty_as_list=False,
+        policy=LabelPolicy(),
+    )
     # Qwen3's own template writes what TRL's does where every message thinks, after one question.
-    questions, think = ([1], 1.0) if name == "qwen3" else ([1, 2, 3], 0.5)
-    rng = random.Random(name)
+    questions, think = ([1], 1.0) if name == "qwen3" and not blocks else ([1, 2, 3], 0.5)
+    rng, text = random.Random(name), TextEncoder(tokenizer.backend_tokenizer)
     for _ in range(NUM_DIALOGUES):
-        record = dialogue(rng, questions=rng.choice(questions), think=think, beside=BESIDE[name])
+        record = dialogue(rng, rng.choice(questions), think, BESIDE[name])
         ids, mask = their_labels(tokenizer, plain, record)
-        assert our_labels(tokenizer, default, record) == (
-            ids,
-            without_newlines(tokenizer, ids, mask),
-        )
-        assert without_newlines(tokenizer, ids, mask) != mask
+        wanted = mask if blocks else without_newlines(tokenizer, ids, mask)
+        assert our_labels(text, template, record) == (ids, wanted)
+        assert any(wanted) and (blocks or wanted != mask)
