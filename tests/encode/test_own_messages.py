@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import json
 import random
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,8 @@ import pyarrow.parquet as pq
 import pytest
 import torchvision_cpu  # noqa: F401  (before transformers)
 import transformers
-import trl
 from PIL import Image
-from processors import FEW_RANKS, qwen_folders
+from processors import tokenizer_alone, trl_template
 
 from packidx import estimate_lengths
 from packidx.encode import ProcessorEncoder
@@ -51,7 +49,6 @@ TOOL = {"name": "look_up", "description": "Looks.", "parameters": {"type": "obje
 TOOL["parameters"] = {"type": "object", "properties": {"what": {"type": "string"}}}
 TOOLS = [{"type": "function", "function": TOOL}]
 SIZES = [(64, 48), (337, 211), (300, 100)]
-TEMPLATES = Path(trl.__file__).parent / "chat_templates"
 TOKENIZERS = ("cohere2", "deepseekv3", "gemma4", "gptoss", "idefics3", "llama3_1", "qwen2_5")
 
 
@@ -105,18 +102,6 @@ def conversation(rng: random.Random, media: bool) -> dict[str, Any]:
     return record
 
 
-def tokenizer(name: str, tmp: Path) -> Path:
-    folder = tmp / name
-    shutil.copytree(qwen_folders(tmp / "qwen", FEW_RANKS)["qwen2.5-vl"], folder)
-    for path in folder.glob("*preprocessor_config.json"):
-        path.unlink()
-    config = json.loads((folder / "tokenizer_config.json").read_text())
-    config.pop("processor_class", None)
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    shutil.copy(TEMPLATES / f"{name}.jinja", folder / "chat_template.jinja")
-    return folder
-
-
 def saved(build: Callable[[Path], Any]) -> Callable[[str, Path], Path]:
     def built(name: str, tmp: Path) -> Path:
         build(tmp).save_pretrained(tmp / name)
@@ -126,7 +111,7 @@ def saved(build: Callable[[Path], Any]) -> Callable[[str, Path], Path]:
 
 
 FOLDERS: dict[str, Callable[[str, Path], Path]] = {
-    **dict.fromkeys(TOKENIZERS, tokenizer),
+    **dict.fromkeys(TOKENIZERS, lambda name, tmp: tokenizer_alone(tmp / name, trl_template(name))),
     **{f"{name}-images": saved(getattr(tiles, name)) for name in ("idefics3", "llava", "gemma3")},
     **{name: saved(getattr(tiles, name)) for name in ("llava_next", "llava_onevision", "smolvlm")},
     **{
@@ -164,14 +149,15 @@ def real_ids(processor: Any, record: dict[str, Any], messages: list[Any], folder
         return error
 
 
-def judge(name: str, tmp: Path, num_records: int) -> dict[str, int]:
-    """How many records came to what, and fails where an exact one is wrong."""
-    folder = FOLDERS[name](name, tmp)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FOLDERS)
+def test_what_is_exact_is_of_the_records_own_messages(name: str, tmp_path: Path) -> None:
+    tmp, folder = tmp_path, FOLDERS[name](name, tmp_path)
     is_text = not list(folder.glob("*processor_config.json"))
     loader = transformers.AutoTokenizer if is_text else transformers.AutoProcessor
     processor, files = loader.from_pretrained(folder), load_processor(folder)
     rng = random.Random(name)
-    records = [conversation(rng, media=not is_text) for _ in range(num_records)]
+    records = [conversation(rng, media=not is_text) for _ in range(NUM_RECORDS)]
     plain = {"messages": [{"role": "user", "content": "What is it?"}]}
     rows_of(tmp, folder, [plain] * 3)  # fills the cache with what holds for other data
     said: dict[str, int] = {}
@@ -198,11 +184,4 @@ def judge(name: str, tmp: Path, num_records: int) -> dict[str, int]:
                         item["image"] = Image.open(tmp / item["image"])
             assert encoder(opened)["input_ids"].tolist() == real
         said[outcome] = said.get(outcome, 0) + 1
-    return said
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FOLDERS)
-def test_what_is_exact_is_of_the_records_own_messages(name: str, tmp_path: Path) -> None:
-    said = judge(name, tmp_path, NUM_RECORDS)
     assert sum(count for outcome, count in said.items() if "exact" in outcome) > 0, said

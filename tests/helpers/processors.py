@@ -54,6 +54,18 @@ def qwen_folders(tmp: Path, num_ranks: int | None = None) -> dict[str, Path]:
     return dict(_made[num_ranks])
 
 
+def tokenizer_alone(folder: Path, template: str) -> Path:
+    """Make `folder` that of a tokenizer with this chat template, and of no processor."""
+    shutil.copytree(qwen_folders(folder.parent / "qwen", FEW_RANKS)["qwen2.5-vl"], folder)
+    for path in folder.glob("*processor_config.json"):
+        path.unlink()
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config.pop("processor_class", None)
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "chat_template.jinja").write_text(template)
+    return folder
+
+
 def trl_template(name: str) -> str:
     """Return the text of a chat template that comes with TRL."""
     return (TEMPLATES / f"{name}.jinja").read_text()

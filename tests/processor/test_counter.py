@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from counting import count_row as count
 from counting import count_rows, is_row
-from processors import FEW_RANKS, qwen_folders
 
 from packidx.encode.loading import load_processor
 from packidx.errors import BadRecord
@@ -19,17 +18,12 @@ from packidx.records.conversation import Conversation, Media, Turn
 IMAGE, VIDEO = Media("image"), Media("video")
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return qwen_folders(tmp_path_factory.getbasetemp() / "processors", FEW_RANKS)
-
-
 def chat(*parts: str | Media, answer: str = "Yes.", **more: Any) -> Conversation:
     return Conversation((Turn("user", parts), Turn("assistant", (answer,))), **more)
 
 
-def test_an_exact_row(folders: dict[str, Path]) -> None:
-    counter = ConversationCounter(load_processor(folders["qwen2.5-vl"]))
+def test_an_exact_row(processors: Path) -> None:
+    counter = ConversationCounter(load_processor(processors / "qwen2.5-vl"))
     row = count(counter, chat("hi ", IMAGE, "what?", IMAGE), (300, 400), (56, 56))
     assert is_row(row)
     assert row.method == "exact"
@@ -43,8 +37,8 @@ def test_an_exact_row(folders: dict[str, Path]) -> None:
     assert row.label_tokens == 3  # Yes . <|im_end|>
 
 
-def test_a_batch_is_its_samples(folders: dict[str, Path]) -> None:
-    counter = ConversationCounter(load_processor(folders["qwen3-vl"]))
+def test_a_batch_is_its_samples(processors: Path) -> None:
+    counter = ConversationCounter(load_processor(processors / "qwen3-vl"))
     samples = [
         (chat("a", IMAGE), [(100, 100)]),
         (chat("b <|image_pad|>"), []),
@@ -60,47 +54,47 @@ def test_a_batch_is_its_samples(folders: dict[str, Path]) -> None:
     assert count_rows(counter, [], []) == []
 
 
-def test_unknown_sizes_weaken_the_method(folders: dict[str, Path]) -> None:
-    counter = ConversationCounter(load_processor(folders["qwen3-vl"]))
+def test_unknown_sizes_weaken_the_method(processors: Path) -> None:
+    counter = ConversationCounter(load_processor(processors / "qwen3-vl"))
     exact = count(counter, chat("x", IMAGE), (320, 320))
-    assert is_row(exact)
     stated = count(counter, chat("x", Media("image", tokens=77)), None)
-    assert is_row(stated)
+    guessed = count(counter, chat("x", Media("image", tokens=77), IMAGE), None, None)
+    video = count(counter, chat("x", VIDEO), None)
+    assert is_row(exact) and is_row(stated) and is_row(guessed) and is_row(video)
     assert (stated.method, stated.image_tokens) == ("precomputed", 77)
     assert stated.text_tokens == exact.text_tokens
     assert (stated.vision_patches, stated.vision_cost) == (None, None)
     assert stated.media[0]["at"] is None and stated.media[0]["h"] is None
-    guessed = count(counter, chat("x", Media("image", tokens=77), IMAGE), None, None)
-    assert is_row(guessed)
     assert (guessed.method, guessed.image_tokens) == ("heuristic", 577)
-    video = count(counter, chat("x", VIDEO), None)
-    assert is_row(video)
     assert (video.method, video.video_tokens) == ("heuristic", 500)
     assert video.label_tokens == exact.label_tokens == 3
 
 
-def test_without_a_processor() -> None:
+@pytest.mark.parametrize(
+    ("talk", "sizes", "expected"),
+    [
+        (chat("12345678", IMAGE, answer="9"), (None,), ("heuristic", 3, 503, None)),
+        (chat("12345678", text_tokens=40), (), ("precomputed", 40, 40, 0)),
+        (
+            chat("1", Media("image", tokens=9), text_tokens=40),
+            ((8, 8),),
+            ("precomputed", 40, 49, None),
+        ),
+    ],
+)
+def test_without_a_processor(talk: Conversation, sizes: Any, expected: tuple[Any, ...]) -> None:
     counter = ConversationCounter(None)
     assert counter.fingerprint() is None
-    guess = count(counter, chat("12345678", IMAGE, answer="9"), None)
-    assert is_row(guess)
-    assert (guess.method, guess.text_tokens, guess.length) == ("heuristic", 3, 503)
-    assert (guess.label_tokens, guess.vision_patches) == (None, None)
-    stated = count(counter, chat("12345678", text_tokens=40))
-    assert is_row(stated)
-    assert (stated.method, stated.length, stated.vision_patches) == ("precomputed", 40, 0)
-    both = count(counter, chat("1", Media("image", tokens=9), text_tokens=40), (8, 8))
-    assert is_row(both)
-    assert (both.method, both.length) == ("precomputed", 49)
+    row = count(counter, talk, *sizes)
+    assert is_row(row) and row.label_tokens is None
+    assert (row.method, row.text_tokens, row.length, row.vision_patches) == expected
 
 
 @pytest.mark.parametrize("image", [IMAGE, Media("image", tokens=9)])
-def test_a_tokenizer_alone_takes_no_media(
-    folders: dict[str, Path], tmp_path: Path, image: Media
-) -> None:
+def test_a_tokenizer_alone_takes_no_media(processors: Path, tmp_path: Path, image: Media) -> None:
     """Also where its tokens are stated: the text around it cannot be built."""
     for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        shutil.copy(folders["qwen2.5-vl"] / file, tmp_path)
+        shutil.copy(processors / "qwen2.5-vl" / file, tmp_path)
     row = count(ConversationCounter(load_processor(tmp_path)), chat("x", image), (64, 64))
     assert isinstance(row, BadRecord)
     assert row.reason == "unsupported_media" and str(tmp_path) in row.detail
@@ -109,10 +103,10 @@ def test_a_tokenizer_alone_takes_no_media(
 @pytest.mark.parametrize(
     ("size", "reason"), [((1, 201), "aspect_ratio"), ((0, 5), "broken_media"), ((1, 200), None)]
 )
-def test_impossible_sizes(
-    folders: dict[str, Path], size: tuple[int, int], reason: str | None
-) -> None:
-    row = count(ConversationCounter(load_processor(folders["qwen3-vl"])), chat("x", IMAGE), size)
+def test_impossible_sizes(processors: Path, size: tuple[int, int], reason: str | None) -> None:
+    row = count(
+        ConversationCounter(load_processor(processors / "qwen3-vl")), chat("x", IMAGE), size
+    )
     assert (row.reason if isinstance(row, BadRecord) else None) == reason
     if isinstance(row, BadRecord):
         assert f"{size[1]}x{size[0]}" in row.detail

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trl
-from processors import FEW_RANKS, qwen_folders
+from processors import tokenizer_alone, trl_template
 from transformers import AutoTokenizer
 
 from packidx.encode import ProcessorEncoder
@@ -18,8 +17,8 @@ from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.records.conversation import to_messages
 from packidx.records.dialects.parse import parse
 
-TEMPLATES = Path(trl.__file__).parent / "chat_templates"
 STRINGS = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+ADDED = STRINGS.replace("m.content", "m.content + ''")
 PARTS = (
     "{% for m in messages %}<{{ m.role }}>{% for p in m.content %}"
     "{% if 'image' in p %}{{ image_token }}{% else %}{{ p.text }}{% endif %}"
@@ -46,6 +45,7 @@ def parts(*texts: str) -> list[dict[str, str]]:
         (STRINGS, said("a"), "<user>a<assistant>b", []),
         (STRINGS, said(parts("a")), "<user>a<assistant>b", ["lists of texts given as strings"]),
         (STRINGS, said(parts("a", "", "c")), "<user>ac<assistant>b", ["lists of texts given as s"]),
+        (ADDED, said(parts("a")), "<user>a<assistant>b", ["lists of texts given as strings"]),
         (STRINGS, said([]), "<user><assistant>b", ["lists of texts given as strings"]),
         (PARTS, said(parts("a", "")), "<user>a<assistant>b", ["texts given as lists of parts"]),
         (KNOWS, said("a", "developer"), "<developer>a<assistant>b", []),
@@ -108,18 +108,11 @@ def test_a_template_may_ask_for_a_mediums_key_and_name_its_token() -> None:
 
 @pytest.fixture(scope="module")
 def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tokenizer alone."""
-    base = tmp_path_factory.getbasetemp()
-    folder = tmp_path_factory.mktemp("tokenizer") / "qwen"
-    shutil.copytree(qwen_folders(base / "processors", FEW_RANKS)["qwen2.5-vl"], folder)
-    for path in folder.glob("*processor_config.json"):
-        path.unlink()
+    """A tokenizer alone, and a token for an image that it names."""
+    folder = tokenizer_alone(tmp_path_factory.mktemp("tokenizer") / "qwen", STRINGS)
     config = json.loads((folder / "tokenizer_config.json").read_text())
-    config.pop("processor_class", None)
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps(config | {"image_token": "<|image_pad|>"})
-    )
-    (folder / "chat_template.jinja").write_text(STRINGS)
+    config |= {"image_token": "<|image_pad|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return folder
 
 
@@ -149,17 +142,12 @@ def test_the_template_for_tools_is_taken_where_the_tokenizer_takes_it(
     assert load_processor(folder).fingerprint() != load_processor(qwen).fingerprint()
 
 
-SPECIAL = {
-    "gptoss": "<|start|> <|message|> <|end|> <|channel|> <|call|> <|return|>",
-    "gemma4_v5": '<|turn> <turn|> <|tool_call> <tool_call|> <|tool_response> <|"|>',
-}
-
-
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("name", "control", "expected"),
     [
         (
             "gptoss",
+            "<|start|> <|message|> <|end|> <|channel|> <|call|> <|return|>",
             [
                 " to=functions.look<|channel|>commentary json<|message|>"
                 '{"n": 1, "what": "x"}<|call|>',
@@ -168,17 +156,18 @@ SPECIAL = {
         ),
         (
             "gemma4_v5",
+            '<|turn> <turn|> <|tool_call> <tool_call|> <|tool_response> <|"|>',
             ['<|tool_call>call:look{n:1,what:<|"|>x<|"|>}<tool_call|>', "Here.<turn|>"],
         ),
     ],
 )
 @pytest.mark.parametrize("name_again", [False, True])
 def test_a_tools_response_is_not_trained_on(
-    name: str, expected: list[str], name_again: bool
+    name: str, control: str, expected: list[str], name_again: bool
 ) -> None:
-    source = (TEMPLATES / f"{name}.jinja").read_text()
-    control = SPECIAL[name].split()
-    template = ChatTemplate(source, {"bos_token": ""}, control_tokens=control, empty_as_list=False)
+    template = ChatTemplate(
+        trl_template(name), {"bos_token": ""}, control_tokens=control.split(), empty_as_list=False
+    )
     calls = [{"id": "c1", **CALL[0]}]
     answer = {"tool_call_id": "c1"} | ({"name": "look"} if name_again else {})
     messages = [
