@@ -15,6 +15,7 @@ import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
 from click.testing import CliRunner
+from export_files import contents
 from packidx_cli.main import cli
 from PIL import Image
 from tar_chats import CHATS, dumped, members_of, picture, put, turns
@@ -42,25 +43,17 @@ def planned(folder: Path, *sources: str | Path, capacity: int = 1500, **options:
     return folder / "index"
 
 
-def tars(folder: Path, dialect: str = "messages", shards: int = 2) -> Path:
-    """`CHATS` in several tars."""
-    members = members_of(dialect)
-    keys = list(CHATS)
-    for shard in range(shards):
-        own = keys[shard::shards]
-        put(
-            folder / f"part-{shard}.tar",
-            [m for m in members if m[0].partition(".")[0] in own],
-        )
+def tars(folder: Path) -> Path:
+    """`CHATS` in two tars."""
+    for shard in range(2):
+        own = list(CHATS)[shard::2]
+        members = [m for m in members_of() if m[0].partition(".")[0] in own]
+        put(folder / f"part-{shard}.tar", members)
     return folder
 
 
 def lines_of(export: Path) -> list[Line]:
     return [json.loads(line) for line in (export / "packs.jsonl").read_bytes().splitlines()]
-
-
-def contents(export: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(export.iterdir())}
 
 
 @pytest.fixture(scope="module")
@@ -314,13 +307,11 @@ def test_media_outside_the_tar(tmp_path: Path) -> None:
     (tmp_path / "media" / "x.png").write_bytes(picture(1))
     record = {"messages": turns("<image>"), "images": ["x.png"]}
     put(tmp_path / "tars" / "a.tar", [("k.json", dumped(record))])
-    estimate_lengths(
-        str(tmp_path / "tars"), tmp_path / "l", workers=1, media_root=str(tmp_path / "media")
-    )
+    options: dict[str, Any] = {"workers": 1, "media_root": tmp_path / "media"}
+    estimate_lengths(str(tmp_path / "tars"), tmp_path / "l", **options)
     plan_packs(tmp_path / "l", tmp_path / "index", capacity=1500)
-    refused(
-        tmp_path / "index", tmp_path / "out", "'k' of .*a.tar has a medium that is not a member"
-    )
+    said = "'k' of .*a.tar has a medium that is not a member"
+    refused(tmp_path / "index", tmp_path / "out", said)
     assert not [path.name for path in tmp_path.iterdir() if "out" in path.name]
 
 

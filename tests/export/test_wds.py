@@ -352,18 +352,6 @@ def test_an_export_into_a_store_has_the_bytes_of_a_local_one(
     assert {name: storage.read(f"{URL}/out/{name}") for name in names} == contents(tmp_path / "out")
 
 
-def test_a_tar_that_was_cut_meanwhile_is_not_published(many: Index, tmp_path: Path) -> None:
-    """What a killed run has left, whole or half, is in no later export."""
-    export_wds(many, tmp_path / "whole", max_size="100KB")
-    left = tmp_path / ".out.new" / "table"
-    shutil.copytree(tmp_path / "whole", left)
-    tar = left / "packs-000001.tar"
-    tar.write_bytes(tar.read_bytes()[:5000])
-    (left / "packs-000007.tar.part").write_bytes(b"half")
-    export_wds(many, tmp_path / "out", max_size="100KB")
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
-
-
 def test_a_sample_that_cannot_be_read_stops_it(many: Index, tmp_path: Path) -> None:
     folder = Path(many.path).parent
     moved = tmp_path / "moved"

@@ -118,17 +118,8 @@ def test_any_options_keep_every_promise(
     assert plan_packs(shuffled, folder / "j", **options).snapshot_id == summary.snapshot_id
 
 
-def spans_of(samples: list[Row]) -> dict[int, list[range]]:
-    found = defaultdict(list)
-    for one in samples:
-        found[one["sample_id"]].append(
-            range(one["token_start"], one["token_start"] + one["length"])
-        )
-    return found
-
-
 def assert_rules(index: Index, rows: list[Row], options: dict[str, Any]) -> None:
-    """What the options say, looked at sample by sample."""
+    """What the options say; what holds for every plan is checked by `plan_rules`."""
     packs, samples = index.packs().to_pylist(), index.samples().to_pylist()
     dropped = {row["sample_id"]: row["reason"] for row in index.dropped().to_pylist()}
     members = defaultdict(list)
@@ -137,7 +128,7 @@ def assert_rules(index: Index, rows: list[Row], options: dict[str, Any]) -> None
     align = options.get("align", 1)
     for pack in packs:
         inside = members[pack["pack_id"]]
-        assert len(inside) == pack["num_samples"] <= options.get("max_samples", 999)
+        assert pack["num_samples"] <= options.get("max_samples", 999)
         assert pack["padded_length"] <= options["capacity"] - options.get("reserve", 0)
         assert pack["padded_length"] % options.get("pad_pack_to", 1) == 0
         assert (pack["num_images"] or 0) <= options.get("max_images", 999)
@@ -148,24 +139,9 @@ def assert_rules(index: Index, rows: list[Row], options: dict[str, Any]) -> None
             kinds = {bool(rows[s["sample_id"]]["num_videos"]) for s in inside}
             assert len(kinds) == 1
         assert all(s["padded_length"] == -(-s["length"] // align) * align for s in inside)
-    assert {s["sample_id"] for s in samples} | dropped.keys() == set(range(len(rows)))
-    tokens: dict[int, int] = defaultdict(int)
-    for sample in samples:
-        if sample["copy"] == 0:
-            tokens[sample["sample_id"]] += sample["length"]
+    eligible = (n for n in range(len(rows)) if dropped.get(n) not in NOT_ELIGIBLE)
     result = index.manifest["result"]
-    eligible = {i for i in range(len(rows)) if dropped.get(i) not in NOT_ELIGIBLE}
-    assert result["num_tokens_eligible"] == sum(rows[i]["length"] for i in eligible)
-    seen: dict[int, int] = defaultdict(int)  # tokens of each sample, whichever copy has them
-    for ident, spans in spans_of(samples).items():
-        seen[ident] = len(set().union(*spans))
-    lost = sum(rows[i]["length"] - seen[i] for i in eligible)
-    assert result["num_tokens_lost"] == lost
-    for ident, number in tokens.items():
-        row, whole = rows[ident], rows[ident]["length"]
-        assert number == whole or options.get("on_long") in ("split", "truncate")
-        is_text = not (row["num_images"] or row["num_videos"])
-        assert number == whole or options["on_long"] == "truncate" or is_text
+    assert result["num_tokens_eligible"] == sum(rows[n]["length"] for n in eligible)
 
 
 def test_weights_are_copies_and_draws(tmp_path: Path) -> None:

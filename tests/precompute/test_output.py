@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -117,24 +113,6 @@ def test_workers_do_not_change_a_byte(
     assert one["c.jsonl"] == b""
     assert [len(one[name].splitlines()) for name in ("a.jsonl", "b.jsonl")] == [201, 200]
     assert not list(tmp_path.glob(".out*"))
-
-
-@pytest.mark.slow
-def test_killed_in_the_middle(processor: str, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    many = write(tmp_path / "many.jsonl", GOOD * 200_000)
-    command = [sys.executable, "-m", "packidx_cli", "precompute", many, "-o", str(out)]
-    command += ["--processor", processor, "--workers", "1"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    while not list(tmp_path.glob(".out.new/table/many.jsonl")):
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not out.exists() and len(list(tmp_path.glob(".out.new"))) == 1
-    precompute(write(tmp_path / "old.jsonl"), out, processor, workers=1)
-    assert not list(tmp_path.glob(".out.new"))
-    assert set(contents(out)) == {".packidx.json", "old.jsonl"}
 
 
 def test_a_shard_that_changes_meanwhile_is_written_nowhere(processor: str, tmp_path: Path) -> None:

@@ -248,36 +248,3 @@ def test_a_data_set_that_cannot_be_counted_is_not_written(processor: str, tmp_pa
     with pytest.raises(SourceError, match="none of the 1 records could be counted"):
         precompute(str(source), tmp_path / "two", processor, workers=1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "out"]
-
-
-def test_what_was_written_is_counted_as_it_stands_on_every_path(
-    corpus: Path, processors: Path, tmp_path: Path
-) -> None:
-    """The template is in it once: without a processor, and with one."""
-    folder = processors / "qwen2.5-vl"
-    turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "  It is.\n"}]
-    records = [{"messages": turns * number} for number in range(1, 25)] + [
-        {
-            "messages": [
-                {"role": "user", "content": [{"type": "image", "image": "a.png"}, "What is it?"]},
-                {"role": "assistant", "content": "A cat."},
-            ]
-        }
-    ]
-    (tmp_path / "data.jsonl").write_bytes(b"".join(orjson.dumps(one) + b"\n" for one in records))
-    Image.new("RGB", (90, 50)).save(tmp_path / "a.png")
-    source = str(tmp_path / "data.jsonl")
-    precompute(source, tmp_path / "counted", processor=folder, media_root=tmp_path, workers=1)
-    (written,) = (tmp_path / "counted").glob("*.jsonl")
-    expected = [
-        one["_text_tokens"] + media_tokens(one.get("mm_inputs_meta"))
-        for one in map(orjson.loads, written.read_bytes().splitlines())
-    ]
-    ways = {
-        "stated": {},
-        "exact": {"processor": folder},
-    }
-    for name, options in ways.items():
-        estimate_lengths(str(written), tmp_path / name, media_root=tmp_path, workers=1, **options)
-        rows = pq.read_table(next((tmp_path / name).glob("part-00000*"))).to_pylist()
-        assert [row["length"] for row in rows] == expected, name
