@@ -195,21 +195,3 @@ def test_labels_that_are_there_or_unknown_are_no_warning(
     assert main(["stats", index]) == 0
     out, err = capsys.readouterr()
     assert "no label" not in out + err
-
-
-def test_a_bare_table_without_label_tokens_is_a_warning(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    import pyarrow as pa
-
-    rows = {
-        "source": ["a", "a", "b", "b"],
-        "length": [10, 12, 20, 22],
-        "label_tokens": [0, 0, 5, 0],
-    }
-    pq.write_table(pa.table(rows), tmp_path / "bare.parquet")
-    command = ["plan", str(tmp_path / "bare.parquet"), "-o", str(tmp_path / "index")]
-    assert main([*command, "--capacity", "64"]) == 0
-    _, err = capsys.readouterr()
-    assert "source a has no label token in any of its 2 samples" in err
-    assert "source b" not in err

@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from dying import dying
+from dying import dying, statuses
 from export_files import contents
 from PIL import Image
 
@@ -59,11 +59,6 @@ def table(folder: Path) -> dict[str, bytes]:
     return {name: data for name, data in contents(folder).items() if name in named}
 
 
-def finished_parts(parent: Path) -> int:
-    """Parts that killed runs have left."""
-    return len(list(parent.glob(".out.new/table/part-*")))
-
-
 @pytest.fixture
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "TASK_BYTES", TASK_BYTES)
@@ -88,19 +83,20 @@ def test_killed_before_each_change_to_the_disk(tmp_path: Path) -> None:
 
     arguments = ["estimate", shard, "-o", str(root / "out"), "--quiet", "--workers", "1"]
     kills: dict[int, int] = {}  # by the number of parts that were finished before
-    command, pipe = [sys.executable, "-c", DYING], subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as runs:
-        assert runs.stdin is not None and runs.stdout is not None
+    finished = 0
+
+    def runs() -> Iterator[list[Any]]:
+        nonlocal finished
         while True:
-            finished = finished_parts(root)
-            number = kills.get(finished, 0)
-            print(json.dumps([number, str(root), arguments]), file=runs.stdin, flush=True)
-            status = int(runs.stdout.readline())
-            assert table(root / "out") in (before, expected)
-            if status == 0:
-                break
-            assert status == -signal.SIGKILL
-            kills[finished] = number + 1
+            finished = len(list(root.glob(".out.new/table/part-*")))
+            yield [kills.get(finished, 0), str(root), arguments]
+
+    for status in statuses(DYING, runs()):
+        assert table(root / "out") in (before, expected)
+        if status == 0:
+            break
+        assert status == -signal.SIGKILL
+        kills[finished] = kills.get(finished, 0) + 1
     # Building a part takes some changes, and so does putting the table in its place.
     assert set(kills) == {0, 1, 2} and min(kills.values()) >= 4
     assert contents(root / "out") == expected

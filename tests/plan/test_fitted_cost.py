@@ -33,10 +33,8 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
     return open_index(folder / "index")
 
 
-def write_log(
-    folder: Path, index: Index, noise: float = 0.05, truth: dict[str, float] = TRUTH, **fixed: Any
-) -> None:
-    """The log of an epoch whose steps take as long as `truth` says."""
+def write_log(folder: Path, index: Index) -> None:
+    """The log of an epoch whose steps take as long as `TRUTH` says."""
     steps = index.duckdb(world_size=RANKS).sql(
         "SELECT step, position % 4 AS rank, length, attention_cost, vision_patches, vision_cost"
         " FROM steps WHERE step IS NOT NULL ORDER BY position"
@@ -45,16 +43,14 @@ def write_log(
     random = np.random.default_rng(1)
     for start in range(0, len(rows), RANKS):
         of_step = rows[start : start + RANKS]
-        costs = []
-        for row in of_step:
-            row |= fixed
-            costs.append(
-                truth["llm_linear"] * row["length"]
-                + truth["llm_attention"] * row["attention_cost"]
-                + truth["vit_attention"] * row["vision_cost"]
-                + truth["constant"]
-            )
-        seconds = max(costs) * (1 + noise * random.standard_normal())
+        costs = [
+            TRUTH["llm_linear"] * row["length"]
+            + TRUTH["llm_attention"] * row["attention_cost"]
+            + TRUTH["vit_attention"] * row["vision_cost"]
+            + TRUTH["constant"]
+            for row in of_step
+        ]
+        seconds = max(costs) * (1 + 0.05 * random.standard_normal())
         if of_step[0]["step"] % 97 == 5:
             seconds *= 5  # a checkpoint
         for row in of_step:

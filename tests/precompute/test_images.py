@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import json
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
 from clips import write_clip
-from dying import dying
+from dying import dying, statuses
 from export_files import contents
 from family_processors_tiles import gemma3, llava
 from packidx_cli.main import main
@@ -308,15 +307,12 @@ def test_a_run_that_is_killed_goes_on(processor: str, tmp_path: Path) -> None:
     write_images(str(source), tmp_path / "whole", processor, workers=1)
     arguments = ["precompute", str(source), "--images", "-o", str(root / "out")]
     arguments += ["--processor", processor, "--workers", "1", "--quiet"]
-    command, pipe, number, kills = [sys.executable, "-c", DYING], subprocess.PIPE, 0, 0
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as runs:
-        assert runs.stdin is not None and runs.stdout is not None
-        while True:
-            print(json.dumps([number, str(root), arguments]), file=runs.stdin, flush=True)
-            status = int(runs.stdout.readline())
-            if status == 0 or (root / "out").exists():
-                break
-            assert status == -signal.SIGKILL
-            number, kills = number + 2, kills + 1
+    kills = 0
+    runs = ([number, str(root), arguments] for number in itertools.count(0, 2))
+    for status in statuses(DYING, runs):
+        if status == 0 or (root / "out").exists():
+            break
+        assert status == -signal.SIGKILL
+        kills += 1
     assert kills > 3 and contents(root / "out") == contents(tmp_path / "whole")
     shutil.rmtree(root)
