@@ -1,6 +1,6 @@
 """Bad input → outcome, one table: what `estimate` makes of everything that a data set may hold.
 
-Every case stands in one shard between two good records, which must be counted as they are alone.
+Every case stands in one shard between two good records, which must be counted as they are among their like.
 Cases that are counted must be counted as `ProcessorEncoder` builds them. Broken files as a whole
 are in `test_bad_files.py`.
 """
@@ -155,12 +155,11 @@ VIDEOS = [
     Case("aspect ratio of a video", refers(made("a.mp4", clip(frames=4, size=(804, 2), codec="mpeg4")), "video"), "aspect_ratio", "200"),
 ]
 # fmt: on
-CASES = [*LINES, *TURNS, *REFERENCES, *IMAGES, *VIDEOS]
+GOOD = chat("<image> what?", images=["good.png"])
+CASES = [Case("good", says(GOOD), COUNTED), *LINES, *TURNS, *REFERENCES, *IMAGES, *VIDEOS]
 
 
 # -- what comes of it ------------------------------------------------------------------------------
-
-GOOD = chat("<image> what?", images=["good.png"])
 
 
 class Outcome(NamedTuple):
@@ -188,11 +187,6 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base
 
 
-def rows_of(shard: Path, output: Path, **options: Any) -> list[Row]:
-    estimate_lengths(str(shard), output, **options)
-    return pq.read_table(sorted(output.glob("part-*.parquet"))).to_pylist()
-
-
 @pytest.fixture(scope="module")
 def outcomes(places: Path, folder: Path) -> dict[str, Outcome]:
     """Every case's row and its neighbours', by id; all from one run."""
@@ -205,7 +199,9 @@ def outcomes(places: Path, folder: Path) -> dict[str, Outcome]:
     shard = places / "all.jsonl"
     shard.write_bytes(b"".join(one + b"\n" for one in lines))
     root = places / "media"
-    rows = rows_of(shard, places / "all", processor=folder, media_root=root, workers=1)
+    options: dict[str, Any] = {"processor": folder, "media_root": root, "workers": 1}
+    estimate_lengths(str(shard), places / "all", **options)
+    rows = pq.read_table(sorted((places / "all").glob("part-*.parquet"))).to_pylist()
     assert [row["sample_id"] for row in rows] == list(range(len(lines)))
     assert [row["row"] for row in rows] == list(range(len(lines)))
     found = {}
@@ -225,16 +221,6 @@ def encoder(folder: Path) -> ProcessorEncoder:
     return ProcessorEncoder(folder)
 
 
-@pytest.fixture(scope="module")
-def alone(places: Path, folder: Path) -> Row:
-    """The good record's row, counted without neighbours."""
-    (places / "alone.jsonl").write_text(json.dumps(GOOD) + "\n")
-    options = {"processor": folder, "media_root": places / "media"}
-    (row,) = rows_of(places / "alone.jsonl", places / "alone", workers=1, **options)
-    assert (row["status"], row["num_images"]) == ("ok", 1)
-    return row
-
-
 PLACE = ("sample_id", "source", "key", "row", "offset")
 
 
@@ -246,12 +232,12 @@ def without_place(row: Row) -> Row:
 def test_outcome(
     case: Case,
     outcomes: dict[str, Outcome],
-    alone: Row,
     encoder: ProcessorEncoder,
     places: Path,
 ) -> None:
     row, before, after, record = outcomes[case.id]
-    assert without_place(before) == without_place(after) == without_place(alone)
+    good = without_place(outcomes["good"].row)
+    assert without_place(before) == without_place(after) == good
     if case.reason is not None:
         assert (row["status"], row["reason"]) == ("rejected", case.reason), row
         assert case.words in row["detail"]

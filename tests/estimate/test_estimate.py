@@ -156,12 +156,6 @@ def test_the_same_table_is_left_alone(tmp_path: Path) -> None:
     assert dataclasses.replace(second, **plain) == dataclasses.replace(first, **plain)
     assert os.stat(next(out.glob("part-00000*"))).st_ino == before
     assert not again(media_root=tmp_path).existed
-    assert not again().existed
-    write(shard, [chat("a"), chat("c")])
-    assert not again().existed
-    next(out.glob("part-00000*")).write_bytes(b"cut")
-    assert not again().existed
-    assert read(out).num_rows == 2
 
 
 def test_repaired_media_are_looked_at_again(tmp_path: Path) -> None:

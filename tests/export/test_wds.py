@@ -253,9 +253,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Index:
         record = {"messages": talk(5, 2), "images": [f"{number}.png", "0.png"], "id": f"k{number}"}
         lines.append(json.dumps(record) + "\n")
     (folder / "lines.jsonl").write_text("".join(lines))
-    estimate_lengths(str(folder / "lines.jsonl"), folder / "lengths", workers=1)
-    plan_packs(folder / "lengths", folder / "index", capacity=10_000, max_images=2)
-    index = open_index(folder / "index")
+    index = plan(folder, folder / "lines.jsonl", capacity=10_000, max_images=2)
     assert index.num_packs == 24
     return index
 

@@ -83,22 +83,6 @@ def test_a_snapshots_manifest_that_no_reader_can_use_is_refused_when_it_is_opene
     assert "\n" not in str(caught.value) and str(caught.value).endswith("; plan again")
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (setting("shards", 0, "container", to="pickle"), "Invalid enum value 'pickle'"),
-        (setting("encoder", to=[1]), "`object \\| null`, got `array`"),
-        (setting("num_media", to=1.0), "`int`, got `float` - at `\\$.num_media`"),
-    ],
-)
-def test_a_lengths_manifest_that_no_plan_can_use_is_refused(
-    index: Index, tmp_path: Path, change: Callable[[dict[str, Any]], None], says: str
-) -> None:
-    edit(tmp_path / "lengths", change)
-    with pytest.raises(FormatError, match=says):
-        plan_packs(tmp_path / "lengths", tmp_path / "other", capacity=64)
-
-
 @pytest.mark.parametrize("path", CLIMBING)
 def test_files_of_a_manifest_lie_beside_it(index: Index, tmp_path: Path, path: str) -> None:
     edit(index, setting("windows", 0, "files", 0, "path", to=path))

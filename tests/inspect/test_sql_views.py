@@ -106,19 +106,10 @@ def test_sql_and_python_have_the_same_rows(
         assert asked.columns == index.to_arrow(view).column_names
         assert asked.fetchall() == [tuple(row.values()) for row in rows], view
         assert (len(rows) > 0) == (view != "dropped" or index.snapshot.result.num_dropped > 0)
+    assert connection.sql("FROM steps").columns == STEPS.names
     parts = sorted((made / "lengths").glob("*.parquet"))
     lengths = [tuple(row.values()) for part in parts for row in pq.read_table(part).to_pylist()]
     assert connection.sql("FROM lengths").fetchall() == lengths
-
-
-def test_steps_are_computed_where_they_are_named_alone(
-    made: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    index = made / "steps"
-    assert ask(capfd, index, "SELECT count(*) AS n FROM STEPS")[0]["n"] > 0
-
-    columns = "SELECT column_name FROM information_schema.columns WHERE table_name LIKE 'ste%'"
-    assert [row["column_name"] for row in ask(capfd, index, columns)] == STEPS.names
 
 
 def test_sources_are_the_manifests(made: Path, capfd: pytest.CaptureFixture[str]) -> None:

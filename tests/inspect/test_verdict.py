@@ -57,6 +57,11 @@ def test_samples_longer_than_a_pack(tmp_path: Path) -> None:
         "(`--processor-set images.max_pixels=N`, `videos.fps=N`); planning with `--on-long split` "
         "packs the others in pieces"
     )
+    (tmp_path / "media").mkdir()
+    media = sources(("text", TEXT), ("long", long[1::2]))
+    index = make_index(tmp_path / "media", media, capacity=256)
+    (said,) = (sentence for sentence in verdict(index) if "longer than a pack" in sentence)
+    assert "2 have media" in said and "split" not in said
 
 
 def test_rejected_records_by_reason_and_sources_that_vanished(tmp_path: Path) -> None:

@@ -116,21 +116,6 @@ def test_what_becomes_of_long_samples(
     assert len(samples) == copies * sum(len(each) for each in wanted if isinstance(each, list))
 
 
-@pytest.mark.parametrize("on_long", ["drop", "split", "truncate"])
-def test_the_advice_is_never_to_split_media(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], on_long: str
-) -> None:
-    rows = [row("video", [(0, 90)], (92, 99)), row("image", [(90, 99)], EARLY)]
-    for with_text in (False, True):
-        more = [row("image", [], MIDDLE)] if with_text and on_long == "drop" else []
-        planned(tmp_path, rows + more, capsys, "--on-long", on_long)
-        assert main(["stats", str(tmp_path / "i")]) == 0
-        said = " ".join(capsys.readouterr().out.split())
-        assert f"{2 + len(more)} samples are longer than a pack" in said
-        assert "2 have media" in said and "larger `--capacity`" in said and "max_pixels" in said
-        assert ("--on-long split` packs the others" in said) == bool(more)
-
-
 def test_packs_without_a_label_token_are_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -37,6 +37,13 @@ def table(path: Path, **columns: Any) -> Path:
         ({"length": [1], "key": pa.array([b"\xff"])}, {}, "key` is Binary, not text"),
         ({"length": [1], "media": [[3]]}, {}, "media` is List"),
         ({"length": [1.5]}, {}, "length` is Float64, not integer"),
+        ({"tokens": [1]}, {}, "no column `length`"),
+        ({"length": [1, 2], "sample_id": [3, 3]}, {}, "more than once"),
+        ({"length": [5]}, {"group_by": "source"}, "needs the column `source`"),
+        ({"length": [5]}, {"group_by": "media_type"}, "needs the column `num_images`"),
+        ({"length": [5]}, {"max_images": 3}, "needs the column `num_images`"),
+        ({"length": [5]}, {"max_vision_patches": 3}, "needs the column `vision_patches`"),
+        ({"length": [5]}, {"mix": ("a=1",)}, "source"),
     ],
 )
 def test_tables_that_no_plan_can_be_made_of(

@@ -107,6 +107,7 @@ GOOD = '{"messages": [{"role": "user", "content": "hello"}]%s}'
 
 
 def test_lines_keep_every_other_byte(processor: str, tmp_path: Path) -> None:
+    deep = '{"messages":' + "[" * 1010 + "]" * 1010 + ',"_text_tokens": 1}'
     lines = [
         GOOD % "",
         GOOD % ', "n": 123456789012345678901234567890, "b": "}  ,{", "c": 1.50 ',
@@ -114,13 +115,21 @@ def test_lines_keep_every_other_byte(processor: str, tmp_path: Path) -> None:
         '{"messages":[{"role":"user","content":"<image>é\\u00e9"}],"image":{"path":"x","height":30,'
         '"width":40}}',
         '{"cut": ',
-        '{"messages": []}',
+        '{"messages": [], "_text_tokens": 7}',
+        deep,
+        GOOD % ',"_text_tokens":-1',
+        '{"messages":[{"role":"user","content":"<image>"}],"image":"none.png"}',
     ]
     Image.new("RGB", (40, 30)).save(tmp_path / "x", "png")
     text = "\n".join(lines).encode() + b'\r\n \n{"a": "\xff"}'
     (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + text)
     summary = precompute(str(tmp_path / "a.jsonl"), tmp_path / "out", processor, workers=1)
-    assert (summary.num_samples, summary.num_rejected) == (7, 4)
+    assert (summary.num_samples, summary.num_rejected) == (10, 7)
+    assert summary.methods == {"exact": 3}
+    assert summary.rejected.keys() >= {"bad_json", "no_messages", "bad_text_tokens"}
+    assert summary.rejected["missing_media"] == 1
+    (shard,) = json.loads((tmp_path / "out" / ".packidx.json").read_bytes())["shards"]
+    assert shard["rejected"] == summary.rejected
     found = (tmp_path / "out" / "a.jsonl").read_bytes().removesuffix(b"\n").split(b"\n")
     assert [WRITTEN.sub(b"", line) for line in found] == [
         line.strip() for line in text.split(b"\n") if line.strip()
@@ -163,24 +172,6 @@ def test_old_values_give_way_wherever_they_stand(processor: str, tmp_path: Path)
     assert values[0]["_text_tokens"] == values[1]["_text_tokens"] > 10
     assert all(value["mm_inputs_meta"] == {"images_meta": [[40, 30, 6]]} for value in values)
     assert all(line.count("text_tokens") == 1 for line in found)
-
-
-def test_rejected_records_stay_and_are_told(processor: str, tmp_path: Path) -> None:
-    deep = '{"messages":' + "[" * 1010 + "]" * 1010 + ',"_text_tokens":1}'
-    bad = ['{"cut', deep, '{"messages":[],"_text_tokens":7}', "[]", GOOD % ',"_text_tokens":-1']
-    bad.append('{"messages":[{"role":"user","content":"<image>"}],"image":"none.png"}')
-    text = "\n".join([GOOD % "", *bad, GOOD % ""])
-    (tmp_path / "a.jsonl").write_text(text)
-    summary = precompute(str(tmp_path / "a.jsonl"), tmp_path / "out", processor, workers=1)
-    found = (tmp_path / "out" / "a.jsonl").read_text().splitlines()
-    assert found[1:-1] == bad
-    assert json.loads(found[0])["_text_tokens"] == json.loads(found[-1])["_text_tokens"] > 0
-    assert (summary.num_samples, summary.num_rejected) == (8, 6)
-    assert summary.methods == {"exact": 2}
-    assert summary.rejected.keys() >= {"bad_json", "no_messages", "bad_text_tokens"}
-    assert summary.rejected["missing_media"] == 1
-    (shard,) = json.loads((tmp_path / "out" / ".packidx.json").read_bytes())["shards"]
-    assert shard["rejected"] == summary.rejected
 
 
 def test_parquet_gets_two_columns(
