@@ -29,13 +29,9 @@ def qwen(tmp: Path) -> Any:
     return transformers.AutoProcessor.from_pretrained(folder)
 
 
-def internvl(tmp: Path) -> Any:
-    return family_processor("internvl-small", tmp)[0]
-
-
 PROCESSORS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "qwen2.5-vl": (qwen, "<|vision_start|><|image_pad|><|vision_end|>"),
-    "internvl": (internvl, "<IMG_CONTEXT>"),
+    "internvl": (lambda tmp: family_processor("internvl-small", tmp)[0], "<IMG_CONTEXT>"),
     "llava": (tiles.llava, "<image>"),
     "gemma3": (lambda tmp: tiles.gemma3(tmp, 224), "<start_of_image>"),
     "idefics3": (tiles.idefics3, "<image>"),
@@ -51,12 +47,6 @@ def made(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, s
     processor = make(tmp)
     processor.save_pretrained(tmp / "saved")
     return processor, written, tmp / "saved"
-
-
-def interleaved(*parts: Any) -> dict[str, Any]:
-    """A record of OBELICS."""
-    texts = [part if isinstance(part, str) else None for part in parts]
-    return {"texts": texts, "images": [None if isinstance(p, str) else p for p in parts]}
 
 
 DOCUMENTS: list[tuple[Any, ...]] = [
@@ -76,7 +66,8 @@ def test_ids_are_the_processors_and_all_text_is_trained(made: tuple[Any, str, Pa
         images = [part for part in parts if not isinstance(part, str)]
         given: dict[str, Any] = {"images": [images]} if images else {}
         real = [int(ident) for ident in processor(text=[text], **given)["input_ids"][0]]
-        record = interleaved(*parts)
+        texts = [part if isinstance(part, str) else None for part in parts]
+        record = {"texts": texts, "images": [None if isinstance(p, str) else p for p in parts]}
         sample = encode(record)
         assert sample["input_ids"].tolist() == [*real, *([] if real[-1] == end else [end])]
         assert encode.count(record) == len(sample["input_ids"])
@@ -87,16 +78,14 @@ def test_ids_are_the_processors_and_all_text_is_trained(made: tuple[Any, str, Pa
         expected = unicodedata.normalize("NFC", "".join(p for p in parts if isinstance(p, str)))
         first = tokenizer.decode(real[:1])  # which nothing predicts
         kept = tokenizer.decode(trained[:-1])
-        if not (
-            images and written == "<start_of_image>"
-        ):  # whose line breaks are tokens with the text's
+        if not images or written != "<start_of_image>":  # whose line breaks join the text's
             assert kept == expected.removeprefix(first)
 
 
 @pytest.mark.parametrize("text", [*TEXTS, "a<|im_end|>", "<|im_end|>b", "x" * 3000])
-def test_a_tokenizer_alone(text: str, tmp_path: Path) -> None:
+def test_a_tokenizer_alone(text: str, processors: Path) -> None:
     """With a BOS or an EOS of its own, and without either."""
-    folder = qwen_folders(tmp_path, FEW_RANKS)["qwen2.5-vl"]
+    folder = processors / "qwen2.5-vl"
     for name, single in {"": "", "bos": "<|im_start|> $A", "eos": "$A <|im_end|>"}.items():
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         if single:
@@ -113,23 +102,20 @@ def test_a_tokenizer_alone(text: str, tmp_path: Path) -> None:
         assert sample["labels"].tolist() == [-100, *expected[1:]]
 
 
-def test_label_policies(tmp_path: Path) -> None:
+def test_label_policies(processors: Path) -> None:
     """The end is an end of turn; what is said of turns is not about documents."""
-    folder = str(qwen_folders(tmp_path, FEW_RANKS)["qwen2.5-vl"])
+    folder = processors / "qwen2.5-vl"
     record = {"text": "<think>It was.</think> So"}
     plain = ProcessorEncoder(folder)(record)["labels"].tolist()
     assert ProcessorEncoder(folder, "last")(record)["labels"].tolist() == plain
     assert ProcessorEncoder(folder, "no-eot")(record)["labels"].tolist() == [*plain[:-1], -100]
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
-    tokenizer = transformers.AutoTokenizer.from_pretrained(
-        qwen_folders(tmp_path, FEW_RANKS)["qwen2.5-vl"]
-    )
+def test_what_is_refused(processors: Path) -> None:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(processors / "qwen2.5-vl")
     tokenizer.chat_template = "{{ messages[0]['content'] }}"
     tokenizer.eos_token = None
     with pytest.raises(BadRecord, match="has no eos_token, with which a document must end"):
         ProcessorEncoder(tokenizer)({"text": "a"})
-    encode = ProcessorEncoder(str(qwen_folders(tmp_path, FEW_RANKS)["qwen2.5-vl"]))
     with pytest.raises(BadRecord, match="media_token_in_text"):
-        encode.count({"text": "a <|image_pad|> b"})
+        ProcessorEncoder(processors / "qwen2.5-vl").count({"text": "a <|image_pad|> b"})

@@ -90,13 +90,19 @@ def test_four_rows_are_refused(processors: Path, tmp_path: Path) -> None:
         model_positions(processor, str(tmp_path), sample)
 
 
+@pytest.fixture
+def glm(processors: Path, tmp_path: Path) -> tuple[Any, dict[str, Any]]:
+    """GLM-4.6V and a sample of its; its model's configuration lies in `tmp_path`."""
+    processor, folder = processor_of("glm46v", processors)
+    tiny_config("glm46v", processor).save_pretrained(tmp_path)
+    return processor, built(processor, folder, RECORDS["one image"])
+
+
 def test_rows_that_nothing_makes_are_refused(
-    processors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    glm: tuple[Any, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lookup that finds no class must not end in positions of one dimension."""
-    processor, folder = processor_of("glm46v", processors)
-    sample = built(processor, folder, RECORDS["one image"])
-    tiny_config("glm46v", processor).save_pretrained(tmp_path)
+    processor, sample = glm
     monkeypatch.setattr(modeling_glm46v.Glm46VModel, "config_class", Qwen2Config)
     positions._rope_classes.cache_clear()
     for given in (None, str(tmp_path)):
@@ -104,28 +110,26 @@ def test_rows_that_nothing_makes_are_refused(
             model_positions(processor, given, sample)
 
 
-def test_a_model_that_is_not_known_is_refused(processors: Path, tmp_path: Path) -> None:
-    processor, folder = processor_of("glm46v", processors)
-    sample = built(processor, folder, RECORDS["one image"])
+def test_what_does_not_fit_the_model_is_refused(
+    glm: tuple[Any, dict[str, Any]], tmp_path: Path
+) -> None:
+    processor, sample = glm
     with pytest.raises(OptionError, match="which model SimpleNamespace belongs to is not known"):
         model_positions(SimpleNamespace(), None, sample)
     with pytest.raises(OptionError, match="have several rows, which hang on .* config.json"):
         model_positions(processor, None, sample)
-    (tmp_path / "config.json").write_text('{"model_type": "our_own"}')
-    with pytest.raises(OptionError, match="does not know model type 'our_own'"):
-        model_positions(processor, str(tmp_path), sample)
-    (tmp_path / "config.json").write_text('{"model_type": "glm46v", "text_config": 3}')
-    with pytest.raises(OptionError, match="is not a configuration of 'glm46v'"):
-        model_positions(processor, str(tmp_path), sample)
-
-
-def test_a_sample_that_does_not_fit_is_refused(processors: Path, tmp_path: Path) -> None:
-    processor, folder = processor_of("glm46v", processors)
-    sample = built(processor, folder, RECORDS["one image"])
-    tiny_config("glm46v", processor).save_pretrained(tmp_path)
-    sample["image_grid_thw"] = sample["image_grid_thw"] + 2
+    larger = {**sample, "image_grid_thw": sample["image_grid_thw"] + 2}
     with pytest.raises(MismatchError, match="Glm46VModel makes no positions of this sample"):
-        model_positions(processor, str(tmp_path), sample)
+        model_positions(processor, str(tmp_path), larger)
+    folder = tmp_path / "of another model"
+    folder.mkdir()
+    for config, message in (
+        ('{"model_type": "our_own"}', "does not know model type 'our_own'"),
+        ('{"model_type": "glm46v", "text_config": 3}', "is not a configuration of 'glm46v'"),
+    ):
+        (folder / "config.json").write_text(config)
+        with pytest.raises(OptionError, match=message):
+            model_positions(processor, str(folder), sample)
 
 
 @pytest.mark.parametrize("model_type", ["qwen2_5_vl", "qwen3_omni_moe_thinker"])

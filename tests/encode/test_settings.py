@@ -23,6 +23,7 @@ from packidx.processor.families import FAMILIES
 from packidx.records.conversation import Conversation, Media, Turn
 
 QWEN, INTERNVL, IDEFICS3 = "Qwen2_5_VLProcessor", "InternVLProcessor", "Idefics3Processor"
+QWEN3, AYA = "Qwen3VLProcessor", "AyaVisionProcessor"  # the last is of no family
 SETTINGS: dict[str, list[dict[str, Any]]] = {
     QWEN: [
         {"max_pixels": 60_000},
@@ -53,7 +54,8 @@ OWN = ("image_seq_length", "image_seq_len")
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     tmp = tmp_path_factory.getbasetemp() / "settings"
-    return {name: build(name, [], tmp)[1] for name in SETTINGS}
+    made = {name: build(name, [], tmp)[1] for name in (*SETTINGS, QWEN3)}
+    return {**made, AYA: build(AYA, ["aya_vision"], tmp)[1]}
 
 
 def by_part(name: str, keywords: dict[str, Any]) -> dict[str, Any]:
@@ -95,14 +97,8 @@ def test_settings_build_what_the_real_processor_builds_with_them(
     rng = random.Random(name)
     plain = ProcessorEncoder(folders[name])
     sizes = [(rng.randrange(30, 900), rng.randrange(30, 900)) for _ in range(8)]
-    record = {
-        "messages": [
-            {
-                "role": "user",
-                "content": [{"type": "image", "image": Image.new("RGB", size)} for size in sizes],
-            }
-        ]
-    }
+    content = [{"type": "image", "image": Image.new("RGB", size)} for size in sizes]
+    record = {"messages": [{"role": "user", "content": content}]}
     lengths = {plain.count(record)}
     for keywords in SETTINGS[name]:
         real = AutoProcessor.from_pretrained(folders[name], **keywords)
@@ -134,18 +130,13 @@ def test_one_setting_has_one_name(folders: dict[str, Path]) -> None:
         ProcessorEncoder(AutoProcessor.from_pretrained(folders[QWEN]), settings=told)
 
 
-def test_limits_of_qwen3_vl_videos_have_no_older_names(
-    folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_limits_of_qwen3_vl_videos_have_no_older_names(folders: dict[str, Path]) -> None:
     """Its class does not read ``max_pixels``, whatever a folder says."""
-    folder = build("Qwen3VLProcessor", [], tmp_path_factory.getbasetemp() / "settings")[1]
-    with pytest.raises(OptionError, match=r"videos\.max_pixels does not exist; it may be one of"):
-        load_processor(folder, settings={"videos.max_pixels": 30_000})
-    files = load_processor(folder, settings={"videos.size.longest_edge": 300_000})
-    real = ProcessorEncoder(load_real(str(folder), "AutoProcessor", False, files.keywords))
+    files = load_processor(folders[QWEN3], settings={"videos.size.longest_edge": 300_000})
+    real = ProcessorEncoder(load_real(str(folders[QWEN3]), "AutoProcessor", False, files.keywords))
     assert files.settings["videos.size.longest_edge"] == 300_000
     assert files.fingerprint() == real.fingerprint()
-    family = FAMILIES["Qwen3VLProcessor"]
+    family = FAMILIES[QWEN3]
     stated = {**family.video_defaults, "max_pixels": 30_000}
     assert family.complete(stated, family.video_defaults)["size"] == family.video_defaults["size"]
 
@@ -187,6 +178,8 @@ def test_a_folder_of_older_files_takes_settings(folders: dict[str, Path], tmp_pa
         (INTERNVL, {"images.size.longest_edge": 5}, r"size is \{.*\}, give it as a whole"),
         (INTERNVL, {"image_seq_len": 64}, "image_seq_len.* may be one of .*image_seq_length"),
         (IDEFICS3, {"videos.fps": 1}, r"videos\.fps does not exist"),
+        (QWEN3, {"videos.max_pixels": 5}, r"videos\.max_pixels does not exist; it may be one of"),
+        (AYA, {"images.max_patches": 2}, r"is of none: .* save_pretrained\(\) another folder"),
     ],
 )
 def test_what_a_processor_does_not_have_is_refused(
@@ -194,12 +187,3 @@ def test_what_a_processor_does_not_have_is_refused(
 ) -> None:
     with pytest.raises((OptionError, SourceError), match=told):
         load_processor(folders[name], settings=given)
-
-
-def test_settings_of_a_processor_of_no_family_are_refused(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    tmp = tmp_path_factory.getbasetemp() / "settings"
-    folder = build("AyaVisionProcessor", ["aya_vision"], tmp)[1]
-    with pytest.raises(OptionError, match=r"is of none: .* save_pretrained\(\) another folder"):
-        load_processor(folder, settings={"images.max_patches": 2})

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 import tokenizer_trials
 import transformers
-from processors import FEW_RANKS, qwen_folders
 
 from packidx import estimate_lengths
 from packidx.encode import ProcessorEncoder
@@ -28,9 +27,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = qwen_folders(tmp_path_factory.getbasetemp() / "processors", FEW_RANKS)["qwen2.5-vl"]
-    return Path(shutil.copytree(made, tmp_path / "processor"))
+def folder(processors: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(processors / "qwen2.5-vl", tmp_path / "processor"))
 
 
 def change(path: Path, **changes: Any) -> None:
@@ -165,13 +163,11 @@ def test_records_of_a_tokenizer_with_code_of_its_own_are_built(
             options = {"trust_remote_code": True, "workers": workers, "fresh": True}
             found, compared = rows(source, folder, **options)
             for row, record in zip(found, records, strict=True):
-                built = real.apply_chat_template(**talk_of(record), return_dict=True)
+                built = real.apply_chat_template(
+                    record["messages"], tools=record.get("tools"), return_dict=True
+                )
                 assert (row["length"], row["method"]) == (len(built["input_ids"]), "exact")
                 assert row["detail"] == "built by the processor"
         if name != "plain":
             differing = {**compared.get("built", {}), **compared.get("rare", {})}
             assert "text, tools" in differing
-
-
-def talk_of(record: dict[str, Any]) -> dict[str, Any]:
-    return {"conversation": record["messages"], "tools": record.get("tools")}

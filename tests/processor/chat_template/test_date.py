@@ -8,7 +8,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from processors import FEW_RANKS, qwen_folders
 
 from packidx.estimate import estimate_lengths
 from packidx.processor.chat_template import environment
@@ -32,11 +31,10 @@ def test_another_day_is_counted_anew(
     words: str,
     is_dated: bool,
     tmp_path: Path,
-    tmp_path_factory: pytest.TempPathFactory,
+    processors: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    base = tmp_path_factory.getbasetemp() / "processors"
-    folder = shutil.copytree(qwen_folders(base, FEW_RANKS)["qwen2.5-vl"], tmp_path / "qwen")
+    folder = shutil.copytree(processors / "qwen2.5-vl", tmp_path / "qwen")
     for template in folder.glob("chat_template.*"):
         template.unlink()
     (folder / "chat_template.jinja").write_text(words + CHATML)

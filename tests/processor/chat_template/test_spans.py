@@ -115,8 +115,18 @@ class Hostile:
         return Conversation(tuple(turns))
 
 
-def compare(name: str, num_chats: int, num_real: int, words: str = "all") -> None:
-    """Compare the renderings of hostile chats with transformers', and their spans with marks'."""
+@pytest.mark.parametrize("name", sorted(SOURCES))
+@pytest.mark.parametrize(
+    ("words", "num_chats", "num_real"),
+    [
+        ("all", 500, 50),
+        pytest.param("all", 20_000, 1000, marks=pytest.mark.slow),
+        pytest.param("last", 2000, 1000, marks=pytest.mark.slow),
+        pytest.param("no-eot", 2000, 1000, marks=pytest.mark.slow),
+    ],
+)
+def test_hostile_chats(name: str, words: str, num_chats: int, num_real: int) -> None:
+    """Renderings are transformers', and spans those of a rendering with marks."""
     template = template_of(SOURCES[name], words)
     hostile = Hostile(template, name)
     real = PreTrainedTokenizerFast(
@@ -138,18 +148,6 @@ def compare(name: str, num_chats: int, num_real: int, words: str = "all") -> Non
             text = real.apply_chat_template(messages, chat_template=template.source, tokenize=False)
             assert rendered.text == text
     assert compared
-
-
-@pytest.mark.parametrize("name", sorted(SOURCES))
-def test_hostile_chats(name: str) -> None:
-    compare(name, 500, num_real=50)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("words", ["all", "last", "no-eot"])
-@pytest.mark.parametrize("name", sorted(SOURCES))
-def test_many_hostile_chats(name: str, words: str) -> None:
-    compare(name, 20_000 if words == "all" else 2000, num_real=1000, words=words)
 
 
 FAMILIES = ["gemma3", "idefics3", "llama3_2", "llava_next", "qwen2_5_vl", "qwen3", "qwen3_vl"]

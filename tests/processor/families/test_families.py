@@ -1,27 +1,33 @@
-"""Settings that a family's formulas do not cover are refused, each by its name."""
+"""Of families whose images become tiles or rows: pixels are the real processor's. Of all families:
+settings that their formulas do not cover are refused."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import family_processors_tiles as tiles
+import family_talks
 import pytest
 
+from packidx.encode.loading import files_of, load_processor
 from packidx.errors import SourceError
 from packidx.processor.families import FAMILIES
 
 SQUARE = {"size": {"height": 448, "width": 448}}
 NO_SAMPLING = {"video_sampling": None, "fps": None, "num_frames": None}
-MAKE = {
+MAKE: dict[str, Callable[[Path], Any]] = {
     "LlavaProcessor": tiles.llava,
     "LlavaNextProcessor": lambda tmp: tiles.llava_next(tmp, 4),
     "LlavaOnevisionProcessor": lambda tmp: tiles.llava_onevision(tmp, 84),
     "Gemma3Processor": lambda tmp: tiles.gemma3(tmp, 224),
     "PixtralProcessor": lambda tmp: tiles.pixtral(tmp, 1540, 2),
+    "Idefics3Processor": lambda tmp: tiles.idefics3(tmp, 56),
     "SmolVLMProcessor": lambda tmp: tiles.smolvlm(tmp, 128),
 }
-"""The other families' defaults are settings of a checkpoint."""
+"""Families whose defaults are no settings of a checkpoint."""
 GIVEN = {"InternVLProcessor": SQUARE}
 REFUSED: dict[str, list[tuple[str, dict[str, Any], str]]] = {
     "Qwen2VLProcessor": [
@@ -87,6 +93,21 @@ REFUSED: dict[str, list[tuple[str, dict[str, Any], str]]] = {
         ("video", NO_SAMPLING | {"do_sample_frames": True}, "do_sample_frames"),
     ],
 }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [*MAKE.values(), tiles.pixtral])
+def test_pixels(make: Callable[[Path], Any], tmp_path: Path) -> None:
+    processor, folder = make(tmp_path), tmp_path / "saved"
+    files = tiles.saved(processor, folder)
+    assert files_of(processor).fingerprint() == load_processor(folder).fingerprint()
+    assert files.vision is not None
+    rng = random.Random(files.family)
+    frames = [4, 9] if files.family == "llava_onevision" else []
+    talks = [family_talks.conversation(rng, [(97, 333), (40, 60)], frames) for _ in range(20)]
+    assert sum(len(talk.media) > 1 for talk in talks) > 5
+    names = files.vision.model_inputs
+    assert family_talks.encoder_differences(folder, processor, talks, names, lists=True) == 0
 
 
 @pytest.mark.parametrize("name", REFUSED)
