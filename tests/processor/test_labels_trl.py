@@ -103,43 +103,6 @@ def tokenizer(processors: Path) -> PreTrainedTokenizerBase:
     return loaded
 
 
-def their_labels(
-    tokenizer: PreTrainedTokenizerBase, template: str, record: dict[str, Any]
-) -> tuple[list[int], list[bool]]:
-    """Token ids, and which of them TRL's trainer keeps as labels with ``assistant_only_loss``."""
-    tokenizer.chat_template = template
-    training = trl_templates.get_training_chat_template(tokenizer)
-    assert training is not None
-    built = tokenizer.apply_chat_template(
-        record["messages"],
-        tools=record.get("tools"),
-        chat_template=training,
-        return_dict=True,
-        return_assistant_tokens_mask=True,
-    )
-    return built["input_ids"], [mask == 1 for mask in built["assistant_masks"]]
-
-
-def our_labels(
-    text: TextEncoder, template: ChatTemplate, record: dict[str, Any]
-) -> tuple[list[int], list[bool]]:
-    rendered = template.render(parse(record))
-    expanded = [Expanded(rendered.text, rendered.label_spans, runs=())]
-    batch = text.encode([rendered.text], [False])
-    mask = trained_tokens(batch, text, expanded, locate_runs(batch, expanded, []))
-    return batch.ids.tolist(), mask.tolist()
-
-
-def without_newlines(
-    tokenizer: PreTrainedTokenizerBase, ids: list[int], mask: list[bool]
-) -> list[bool]:
-    """`mask` without the newline that follows each ``<|im_end|>``."""
-    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
-    newline = tokenizer.convert_tokens_to_ids("Ċ")
-    after = [False] + [a == end and b == newline for a, b in zip(ids, ids[1:], strict=False)]
-    return [label and not drop for label, drop in zip(mask, after, strict=True)]
-
-
 @pytest.mark.parametrize("name", BESIDE)
 @pytest.mark.parametrize("blocks", [True, False])
 def test_labels(tokenizer: PreTrainedTokenizerBase, name: str, blocks: bool) -> None:
@@ -154,9 +117,25 @@ def test_labels(tokenizer: PreTrainedTokenizerBase, name: str, blocks: bool) -> 
     # Qwen3's own template writes what TRL's does where every message thinks, after one question.
     questions, think = ([1], 1.0) if name == "qwen3" and not blocks else ([1, 2, 3], 0.5)
     rng, text = random.Random(name), TextEncoder(tokenizer.backend_tokenizer)
+    tokenizer.chat_template = plain
+    training = trl_templates.get_training_chat_template(tokenizer)
+    assert training is not None
+    end, newline = tokenizer.convert_tokens_to_ids(["<|im_end|>", "Ċ"])
     for _ in range(NUM_DIALOGUES):
         record = dialogue(rng, rng.choice(questions), think, BESIDE[name])
-        ids, mask = their_labels(tokenizer, plain, record)
-        wanted = mask if blocks else without_newlines(tokenizer, ids, mask)
-        assert our_labels(text, template, record) == (ids, wanted)
+        built = tokenizer.apply_chat_template(
+            record["messages"],
+            tools=record.get("tools"),
+            chat_template=training,
+            return_dict=True,
+            return_assistant_tokens_mask=True,
+        )
+        ids, mask = built["input_ids"], [each == 1 for each in built["assistant_masks"]]
+        after = [False] + [a == end and b == newline for a, b in zip(ids, ids[1:], strict=False)]
+        wanted = [label and (blocks or not drop) for label, drop in zip(mask, after, strict=True)]
         assert any(wanted) and (blocks or wanted != mask)
+        rendered = template.render(parse(record))
+        expanded = [Expanded(rendered.text, rendered.label_spans, runs=())]
+        batch = text.encode([rendered.text], [False])
+        trained = trained_tokens(batch, text, expanded, locate_runs(batch, expanded, []))
+        assert (batch.ids.tolist(), trained.tolist()) == (ids, wanted)

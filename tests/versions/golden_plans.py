@@ -117,12 +117,15 @@ def read(folder: Path) -> dict[str, Any]:
     said = {}
     for name in RULES:
         index = open_index(folder / name)
-        packs = [index.pack(number) for number in range(0, index.num_packs, 3)]
+        samples = [index.pack(number).samples for number in range(0, index.num_packs, 3)]
+        packs = [
+            [{key: getattr(one, key) for key in one.__slots__} for one in own] for own in samples
+        ]
         tables = [index.packs(), index.samples(), index.dropped()]
         sampler = PackSampler(index, rank=1, world_size=2, global_batch=4, seed=3, epoch=1)
         said[name] = {
             "id": index.id,
-            "packs": digest([[vars_of(sample) for sample in pack.samples] for pack in packs]),
+            "packs": digest(packs),
             "tables": digest([table.to_pylist() for table in tables]),
             "order": digest(list(sampler)),
             "dropped": index.dropped().num_rows,
@@ -133,11 +136,6 @@ def read(folder: Path) -> dict[str, Any]:
             "failed": [check.name for check in verify(index) if not check.ok],
         }
     return said
-
-
-def vars_of(sample: Any) -> dict[str, Any]:
-    """The sample's fields as JSON takes them."""
-    return {name: getattr(sample, name) for name in sample.__slots__}
 
 
 def digest(value: Any) -> str:

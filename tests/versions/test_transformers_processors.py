@@ -213,7 +213,10 @@ def test_two_files_that_differ_are_read_as_they_were_counted_or_refused(
     shutil.copytree(folders[name], folder)
     settings = transformers.AutoImageProcessor.from_pretrained(folders[name]).to_dict()
     flat, nested = {**settings, "image_mean": [0.1] * 3}, {**settings, "image_mean": [0.2] * 3}
-    own = {"processor_class": settings.get("processor_class") or load_class(folder)}
+    files = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")
+    stated = [settings, *(read_json(folder / one) for one in files)]
+    named = (one["processor_class"] for one in stated if one.get("processor_class"))
+    own = {"processor_class": next(named, None)}
     (folder / "preprocessor_config.json").write_text(json.dumps({**flat, **own}, default=str))
     nested_file = {**read_json(folder / "processor_config.json"), **own, "image_processor": nested}
     (folder / "processor_config.json").write_text(json.dumps(nested_file, default=str))
@@ -229,12 +232,6 @@ def test_two_files_that_differ_are_read_as_they_were_counted_or_refused(
 
 def read_json(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text()) if path.is_file() else {}
-
-
-def load_class(folder: Path) -> str | None:
-    names = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")
-    stated = [read_json(folder / one).get("processor_class") for one in names]
-    return next(filter(None, stated), None)
 
 
 @pytest.mark.parametrize("name", ["qwen2-vl", "qwen2.5-vl", "qwen3-vl", "glm4v"])

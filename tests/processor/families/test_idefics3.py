@@ -88,10 +88,6 @@ def test_sizes(tmp_path: Path, settings: dict[str, Any]) -> None:
         assert expansion.runs == (169,) * (rows * columns + 1)
 
 
-def video_messages(rng: random.Random, num: int) -> list[dict[str, Any]]:
-    return tiles.conversation(rng, ["video"] * num)
-
-
 @pytest.mark.parametrize("max_frames", [5, 64])
 def test_videos(tmp_path: Path, max_frames: int) -> None:
     processor = tiles.smolvlm(tmp_path, 128, fps=2, max_frames=max_frames)
@@ -100,7 +96,7 @@ def test_videos(tmp_path: Path, max_frames: int) -> None:
     lengths = set()
     for number in range(60):
         fps = rng.choice([1.0, 2.5, 24.0, 29.97, 30000 / 1001, 0.125])
-        messages = video_messages(rng, number % 2 + 1)
+        messages = tiles.conversation(rng, ["video"] * (number % 2 + 1))
         clips = [part["video"] for turn in messages for part in turn["content"] if "video" in part]
         metadata = [
             {"total_num_frames": len(clip), "fps": fps, "duration": len(clip) / fps}

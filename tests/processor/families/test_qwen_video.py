@@ -253,20 +253,6 @@ def test_sampling_of_qwen3(settings: dict[str, Any]) -> None:
             assert vision.sample_frames(MediaInfo(64, 64, total, fps)).tolist() == want
 
 
-def resized(real: Any, settings: dict[str, Any], info: MediaInfo) -> tuple[int, int]:
-    """What the real processor's own `resize` makes of frames of this size; nothing is computed."""
-    frames = torch.empty(1, info.num_frames, 3, info.height, info.width, device="meta")
-    result = real.resize(
-        frames,
-        size=real.size,
-        resample=None,
-        factor=real.patch_size * real.merge_size,
-        temporal_factor=real.temporal_patch_size,
-        cap_pixels_per_frame=real.cap_pixels_per_frame,
-    )
-    return tuple(result.shape[-2:])
-
-
 @pytest.mark.parametrize(
     ("family", "kind", "settings"),
     [
@@ -300,7 +286,15 @@ def test_sizes_of_videos(family: Any, kind: Any, settings: dict[str, Any]) -> No
     counts = vision.count_videos(infos)
     for info, grid in zip(infos, counts.grids.tolist(), strict=True):
         if grid[0]:
-            height, width = resized(real, settings, info)
+            frames = torch.empty(1, info.num_frames, 3, info.height, info.width, device="meta")
+            height, width = real.resize(
+                frames,
+                size=real.size,
+                resample=None,
+                factor=real.patch_size * real.merge_size,
+                temporal_factor=real.temporal_patch_size,
+                cap_pixels_per_frame=real.cap_pixels_per_frame,
+            ).shape[-2:]
             assert grid[1:] == [height // real.patch_size, width // real.patch_size], info
             assert grid[0] == -(-info.num_frames // real.temporal_patch_size)
         else:
