@@ -32,17 +32,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Path]
     return found
 
 
+@pytest.mark.parametrize("num", [24, pytest.param(1000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NAMES)
-def test_every_mode_and_orientation(name: str, made: dict[str, tuple[Any, Path]]) -> None:
+def test_every_mode_and_orientation(name: str, num: int, made: dict[str, tuple[Any, Path]]) -> None:
     processor, folder = made[name]
-    assert_equal_pixels(folder, processor.image_processor, images(0, 24))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["qwen2.5-vl", "qwen3-vl"])
-def test_a_thousand_images_each(name: str, made: dict[str, tuple[Any, Path]]) -> None:
-    processor, folder = made[name]
-    assert_equal_pixels(folder, processor.image_processor, images(1, 1000))
+    assert_equal_pixels(folder, processor.image_processor, images(num, num))
 
 
 SETTINGS: list[dict[str, Any]] = [

@@ -19,14 +19,7 @@ TOOLS = {"dev", "test"}
 
 
 def floors(pyproject: Path) -> list[str]:
-    """``name==floor`` of every requirement in `pyproject`, extras of a package kept.
-
-    Args:
-        pyproject: path of a pyproject.toml.
-
-    Raises:
-        ValueError: a requirement has no floor.
-    """
+    """``name==floor`` of every requirement in `pyproject`, extras of a package kept."""
     project = tomllib.loads(pyproject.read_text())["project"]
     extras = project["optional-dependencies"]
     requirements = [*project["dependencies"]]

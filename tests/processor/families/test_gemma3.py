@@ -11,7 +11,6 @@ import pytest
 from transformers import Gemma3Processor
 
 from packidx.processor.families import FAMILIES
-from packidx.records.conversation import MediaInfo
 
 FAMILY = FAMILIES["Gemma3Processor"]
 
@@ -71,14 +70,6 @@ def test_a_folder_cannot_switch_pan_and_scan_on(tmp: Path) -> None:
     passed_on: Any = files.vision
     assert len(alone) == 5  # what `image_options` are for
     assert len(loaded.image_processor([picture], **passed_on.image_options)["pixel_values"]) == 1
-
-
-def test_what_cannot_be_counted(tmp: Path) -> None:
-    files = tiles.saved(tiles.gemma3(tmp, 224), tmp / "broken")
-    assert files.vision is not None
-    assert (
-        files.vision.expand("video", [MediaInfo(5, 5, 5)]).errors[0].reason == "unsupported_media"
-    )
 
 
 def test_what_it_passes_on_is_the_class() -> None:
