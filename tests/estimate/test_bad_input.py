@@ -74,7 +74,6 @@ LINES = [
     Case("NUL bytes in a text", line(dumped(chat(), "What", b"a\0b")), "bad_json", "unexpected control character"),
     Case("escaped NUL", says(chat("a\0b")), COUNTED),
     Case("50 MB line", says(chat(padding="x" * (50 << 20))), COUNTED),
-    Case("50 MB line, cut", line(dumped(chat(padding="x" * (50 << 20)))[:-9]), "bad_json", "unexpected end"),
     Case("two objects in a line", line(b'{"a": 1} {"b": 2}'), "bad_json", "character 9 of the record"),
     Case("NaN", line(dumped(chat(a=0), '"a": 0', b'"a": NaN')), COUNTED),
     Case("single quotes", line(str(chat()).encode()), "bad_json", "unexpected"),
@@ -85,8 +84,6 @@ LINES = [
     Case("nested 500 deep", line(nested(500)), COUNTED),
     Case("a number of 400 digits", line(dumped(chat(extra=10**400))), "bad_json", "number is infinity"),
     Case("a list", says([chat()]), "bad_record", "a list"),
-    Case("a number", says(7), "bad_record", "a number"),
-    Case("a string", says("hello"), "bad_record", "text"),
     Case("null", says(None), "bad_record", "null"),
 ]
 TURNS = [
@@ -114,7 +111,6 @@ REFERENCES = [
     Case("broken data URI", refers("data:image/png;base64,%%%"), "broken_media", "base64"),
     Case("directory", refers(made("dir.png", Path.mkdir)), "broken_media", "a directory"),
     Case("FIFO", refers(made("pipe.png", os.mkfifo)), "broken_media", "no regular file"),
-    Case("FIFO as video", refers(made("pipe.mp4", os.mkfifo), "video"), "broken_media", "no regular file"),
 ]
 IMAGES = [
     Case("empty image", image(b""), "broken_media", "is empty"),

@@ -152,14 +152,19 @@ def test_special_tokens_that_are_split(qwen: Path, tmp_path: Path) -> None:
         assert encode(record)["input_ids"].tolist() == ids
 
 
-def test_a_processor_that_cannot_be_loaded_is_not_compared(
+def test_a_processor_that_cannot_be_loaded_is_not_compared_until_it_can(
     qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(qwen, tmp_path / "p")
-    monkeypatch.setattr("transformers.AutoProcessor.from_pretrained", None)
-    rows, manifest = estimated(data(tmp_path, records()), tmp_path / "first", tmp_path / "p")
-    assert "cannot load the Processor of" in manifest["encoder"]["compared"]["reason"]
+    source = data(tmp_path, records())
+    with monkeypatch.context() as patch:
+        patch.setattr("transformers.AutoProcessor.from_pretrained", None)
+        rows, manifest = estimated(source, tmp_path / "lengths", tmp_path / "p")
+    compared = manifest["encoder"]["compared"]
+    assert compared["with"] is None and "cannot load the Processor of" in compared["reason"]
     assert {row["method"] for row in rows} == {"exact"}  # by the rules of the family
+    _, manifest = estimated(source, tmp_path / "lengths", tmp_path / "p")
+    assert manifest["encoder"]["compared"] == {"with": TRANSFORMERS, "computed": KINDS}
 
 
 ALONE = """

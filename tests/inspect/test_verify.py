@@ -76,6 +76,10 @@ def test_moved_data_is_found_with_roots(planned: Index, tmp_path: Path) -> None:
 
 
 def test_another_lengths_table_in_its_place(planned: Index, tmp_path: Path) -> None:
+    [part] = (tmp_path / "lengths").glob("part-*")
+    pq.write_table(with_value(pq.read_table(part), "length", 4, 1), part)
+    said = failed(planned)["lengths table"]
+    assert re.search("part-00000-.*parquet has .*, its manifest says", said)
     (tmp_path / "other.jsonl").write_text('{"messages": [{"role": "user", "content": "abc"}]}\n')
     estimate_lengths(str(tmp_path / "other.jsonl"), tmp_path / "lengths", workers=1)
     assert set(failed(planned)) == {"lengths table"}
@@ -174,14 +178,6 @@ def test_a_broken_index_is_not_read_any_further(planned: Index) -> None:
     assert [check.name for check in checks.values() if not check.ok] == ["files"]
     unchecked = [check.name for check in checks.values() if not check.checked]
     assert unchecked == ["id", "encoder", "samples"]
-
-
-def test_a_changed_part_of_the_lengths(planned: Index, tmp_path: Path) -> None:
-    [part] = (tmp_path / "lengths").glob("part-*")
-    pq.write_table(with_value(pq.read_table(part), "length", 4, 1), part)
-    found = failed(planned)
-    assert set(found) == {"lengths table"}
-    assert re.search("part-00000-.*parquet has .*, its manifest says", found["lengths table"])
 
 
 def test_samples_that_differ_are_told_with_their_sources(

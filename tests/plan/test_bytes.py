@@ -109,20 +109,16 @@ def test_bad_options_get_one_sentence(
     assert not (tmp_path / "i").exists()
 
 
-def write_shards(folder: Path, numbers: range, rows: int = 40) -> None:
-    """JSONL files of tokenized records, every file with lengths of its own."""
-    folder.mkdir(exist_ok=True)
-    for number in numbers:
+def lengths_of(folder: Path, shards: int) -> Path:
+    """Lengths of files of 40 tokenized records, every file with lengths of its own."""
+    (folder / "data").mkdir()
+    for number in range(shards):
         rng = np.random.default_rng(number)
         lines = [
             json.dumps({"id": f"{number}-{row}", "input_ids": [7] * int(length)})
-            for row, length in enumerate(rng.integers(5, 120, rows))
+            for row, length in enumerate(rng.integers(5, 120, 40))
         ]
-        (folder / f"shard-{number:03d}.jsonl").write_text("\n".join(lines) + "\n")
-
-
-def lengths_of(folder: Path, shards: int, rows: int = 40) -> Path:
-    write_shards(folder / "data", range(shards), rows)
+        (folder / "data" / f"shard-{number:03d}.jsonl").write_text("\n".join(lines) + "\n")
     estimate_lengths([f"all={folder}/data"], folder / f"lengths-{shards}", workers=1)
     return folder / f"lengths-{shards}"
 

@@ -116,20 +116,6 @@ def test_what_becomes_of_long_samples(
     assert len(samples) == copies * sum(len(each) for each in wanted if isinstance(each, list))
 
 
-def test_packs_without_a_label_token_are_counted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    bare = [row("image", [], (1, 1), length=40, label_spans=None) for _ in range(21)]
-    trained = [row("image", [], (1, 40), length=40) for _ in range(3)]
-    _, _, manifest = planned(tmp_path, bare + trained, capsys)
-    assert manifest["result"]["num_packs_without_labels"] == 21
-    assert manifest["result"]["dropped"] == {}
-    assert any("21 of 25 packs have no label token" in said for said in manifest["warnings"])
-    assert main(["stats", str(tmp_path / "i")]) == 0
-    said = capsys.readouterr().out
-    assert "21 of 25 packs have no label token" in said.split("\n- ")[1]
-
-
 def test_shares_of_a_mix_count_what_is_packed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -148,9 +148,4 @@ def test_command(
     result = json.loads(capsys.readouterr().out)
     assert (result["num_samples"], result["rejected"]) == (3, {"bad_json": 1})
     assert (result["sources"][0]["name"], result["sources"][0]["num_rejected"]) == ("a", 1)
-    capsys.readouterr()
-    assert main([*command[:3], ".", *command[4:]]) == 1
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert "name another folder" in err
     assert main(command[:4]) == 2
