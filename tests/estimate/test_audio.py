@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,13 +11,6 @@ from record_files import tar_of
 from sounds import write_sound
 
 from packidx import estimate_lengths
-
-
-def rows_of(lengths: Path) -> list[dict[str, Any]]:
-    rows = [
-        row for part in lengths.glob("part-*.parquet") for row in pq.read_table(part).to_pylist()
-    ]
-    return sorted(rows, key=lambda row: row["row"])
 
 
 def turns(asked: str) -> list[dict[str, str]]:

@@ -67,6 +67,7 @@ def test_the_end_is_a_table_of_sources_with_reasons_and_an_example_each(
     assert " ".join(told["no_messages"][3:]) == " ".join(details["no_messages"].split())
     assert "2 of 100 records of dirty are rejected (2.0 %)" in err
     assert "no processor is named" in err
+    assert "no label" not in out + err, "whether there are any is unknown"
     assert "small" not in err, "half a percent is not a warning"
 
 
@@ -170,6 +171,7 @@ def test_a_source_without_label_tokens_is_a_warning_everywhere(
     out, err = capsys.readouterr()
     assert LABELLED in err
     assert "1 of " in err and "packs have no label token" in err
+    assert "source talk" not in err
     assert any(line.startswith("no labels") for line in out.splitlines())
     assert main([*plan, "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
@@ -181,17 +183,3 @@ def test_a_source_without_label_tokens_is_a_warning_everywhere(
     assert LABELLED in err
     assert main(["stats", index, "--json"]) == 0
     assert any(LABELLED in text for text in json.loads(capsys.readouterr().out)["warnings"])
-
-
-@pytest.mark.parametrize("words", ["talk", "guessed"])
-def test_labels_that_are_there_or_unknown_are_no_warning(
-    tmp_path: Path, words: str, processors: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = GOOD if words == "talk" else ONLY_ASKED
-    processor = ["--processor", str(processors / "qwen2.5-vl")] if words == "talk" else []
-    lengths, index = tmp_path / "lengths", str(tmp_path / "index")
-    assert estimate(shard(tmp_path, words, text, text), *processor, output=lengths) == 0
-    assert main(["plan", str(lengths), "-o", index, "--capacity", "64"]) == 0
-    assert main(["stats", index]) == 0
-    out, err = capsys.readouterr()
-    assert "no label" not in out + err

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from dying import dying, statuses
 from export_files import contents
-from PIL import Image
 
 from packidx.errors import OptionError
 from packidx.estimate import LengthsSummary, estimate_lengths, tasks
@@ -175,27 +174,6 @@ def test_damaged_parts_are_done_again(
     (staging / "table" / "part-99999.parquet").write_text("no part of this")
     assert estimate_lengths(shard, tmp_path / "out", workers=1).resumed_parts == 1
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
-
-
-@pytest.mark.usefixtures("small_tasks")
-def test_missing_media_are_looked_for_in_another_working_folder(
-    shard: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for path in Path(shard).iterdir():
-        path.write_text(path.read_text().replace('"id"', '"image": "0.png", "id"'))
-    for name in ("a", "b"):
-        (tmp_path / name / "media").mkdir(parents=True)
-    Image.new("RGB", (56, 56)).save(tmp_path / "b" / "media" / "0.png")
-
-    def run() -> LengthsSummary:
-        return estimate_lengths(shard, tmp_path / "out", media_root="media", workers=1)
-
-    monkeypatch.chdir(tmp_path / "a")
-    crash(monkeypatch, 3, run)
-    crash(monkeypatch, 5, run)
-    monkeypatch.chdir(tmp_path / "b")
-    summary = run()
-    assert (summary.resumed_parts, summary.num_rejected) == (0, 0)
 
 
 @pytest.mark.usefixtures("small_tasks")

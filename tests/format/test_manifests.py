@@ -32,10 +32,6 @@ def index(tmp_path: Path) -> Index:
     return make_index(tmp_path, RECORDS, **OPTIONS)
 
 
-def swap(members: list[Any]) -> None:
-    members[0], members[1] = members[1], members[0]
-
-
 def setting(*place: Any, to: Any) -> Callable[[dict[str, Any]], None]:
     """What sets a member, by its place, to a value."""
 
@@ -154,7 +150,7 @@ def test_lengths_that_were_signed_by_another_hand_are_another_table(
     """Shards changed places, fingerprint and digest were made anew: never the same snapshot."""
     lengths = tmp_path / "lengths"
     manifest = read(lengths)
-    swap(manifest["shards"])
+    manifest["shards"].reverse()
     write_json(lengths / "manifest.json", fingerprinted(manifest))
     assert plan_packs(lengths, tmp_path / "other", **OPTIONS).snapshot_id != index.id
 

@@ -42,7 +42,8 @@ def planned(
     """Samples, dropped samples and the manifest of a plan by the command line; a short text is
     packed, too."""
     rows = [*rows, row("image", [], (1, 20), length=20, source="short")]
-    columns = {name: pa.array([each[name] for each in rows], kind_of(name)) for name in rows[0]}
+    kinds = {name: LENGTHS_WITH_SPANS.field(name).type for name in rows[0]}
+    columns = {name: pa.array([each[name] for each in rows], kinds[name]) for name in rows[0]}
     pq.write_table(pa.table(columns), folder / "l.parquet")
     index, words = str(folder / "i"), ["--capacity", str(CAPACITY), "--quiet", "--json"]
     assert main(["plan", str(folder / "l.parquet"), "-o", index, *words, *options]) == 0
@@ -55,10 +56,6 @@ def planned(
     assert main(["verify", index, "--quiet"]) == 0
     capsys.readouterr()
     return found[0], found[1], manifest
-
-
-def kind_of(name: str) -> pa.DataType:
-    return LENGTHS_WITH_SPANS.field(name).type
 
 
 UNKNOWN = dict.fromkeys(("media", "num_images", "image_tokens"))

@@ -18,7 +18,6 @@ from packidx.errors import FormatError, PackidxError
 from packidx.format.parquet import conform
 from packidx.format.schema import LENGTHS
 from packidx.format.terms import NOT_ELIGIBLE
-from packidx.index import Index
 
 ARBITRARY = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -104,6 +103,7 @@ def write(path: Path, rows: list[Row]) -> Path:
 def test_any_options_keep_every_promise(
     tmp_path_factory: pytest.TempPathFactory, rows: list[Row], options: dict[str, Any]
 ) -> None:
+    """What holds for every plan is checked by `plan_rules`: here is what the options say."""
     folder = tmp_path_factory.mktemp("rules")
     lengths = write(folder / "l.parquet", rows)
     try:
@@ -113,13 +113,6 @@ def test_any_options_keep_every_promise(
         assert not isinstance(error, FormatError)
         return
     index = open_index(folder / "i")
-    assert_rules(index, rows, options)
-    shuffled = write(folder / "s.parquet", rows[::-1])
-    assert plan_packs(shuffled, folder / "j", **options).snapshot_id == summary.snapshot_id
-
-
-def assert_rules(index: Index, rows: list[Row], options: dict[str, Any]) -> None:
-    """What the options say; what holds for every plan is checked by `plan_rules`."""
     packs, samples = index.packs().to_pylist(), index.samples().to_pylist()
     dropped = {row["sample_id"]: row["reason"] for row in index.dropped().to_pylist()}
     members = defaultdict(list)
@@ -142,6 +135,8 @@ def assert_rules(index: Index, rows: list[Row], options: dict[str, Any]) -> None
     eligible = (n for n in range(len(rows)) if dropped.get(n) not in NOT_ELIGIBLE)
     result = index.manifest["result"]
     assert result["num_tokens_eligible"] == sum(rows[n]["length"] for n in eligible)
+    shuffled = write(folder / "s.parquet", rows[::-1])
+    assert plan_packs(shuffled, folder / "j", **options).snapshot_id == summary.snapshot_id
 
 
 def test_weights_are_copies_and_draws(tmp_path: Path) -> None:

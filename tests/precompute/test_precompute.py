@@ -35,12 +35,6 @@ def media_tokens(meta: dict[str, Any] | None) -> int:
     return sum(int(e["n_tokens"] if isinstance(e, dict) else e[-1]) for e in entries)
 
 
-def pixels(path: Path) -> tuple[int, int]:
-    """(height, width)"""
-    with Image.open(path) as image:
-        return image.height, image.width
-
-
 @pytest.fixture
 def processor(processors: Path) -> str:
     return str(processors / "qwen2.5-vl")
@@ -63,8 +57,8 @@ def test_sums_are_what_the_real_processor_builds(
         built = encoder(open_media(json.loads(line), MediaRoot(str(corpus), True)))
         meta = record["mm_inputs_meta"]
         assert record["_text_tokens"] + media_tokens(meta) == len(built["input_ids"])
-        sizes = [pixels(corpus / path) for path in record["images"]]
-        assert [tuple(entry[:2]) for entry in meta["images_meta"]] == sizes
+        sizes = [Image.open(corpus / path).size for path in record["images"]]
+        assert [(width, height) for height, width, *_ in meta["images_meta"]] == sizes
 
 
 def test_videos_state_what_they_were_counted_by(processors: Path, tmp_path: Path) -> None:
