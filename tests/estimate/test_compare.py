@@ -102,12 +102,6 @@ def test_processors_that_estimate_wrongly_themselves_are_counted_exactly(
     assert "text" in {kind.partition(", ")[0] for kind in kinds} <= {"text", "image"}
 
 
-def test_a_family_is_compared_on_records_of_the_data(qwen: Path, tmp_path: Path) -> None:
-    rows, manifest = estimated(data(tmp_path, records()), tmp_path / "lengths", qwen)
-    assert {row["method"] for row in rows} == {"exact"}
-    assert manifest["encoder"]["compared"] == {"with": TRANSFORMERS, "computed": KINDS}
-
-
 def test_records_that_a_family_counts_wrongly_are_built(
     qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

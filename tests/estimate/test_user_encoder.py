@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +61,7 @@ def test_ids_and_labels_are_counted(tmp_path: Path) -> None:
     assert [row["text_tokens"] for row in rows] == [4, 1, 2]
     assert {row["method"] for row in rows} == {"exact"}
     manifest = json.loads((tmp_path / "lengths" / "manifest.json").read_text())
-    assert manifest["encoder"] == {
-        "fingerprint": None,
-        "name": f"{__name__}:by_words",
-    }
+    assert manifest["encoder"] == {"fingerprint": None, "name": f"{__name__}:by_words"}
 
 
 @pytest.mark.parametrize(
@@ -114,7 +111,7 @@ def refuse(record: Mapping[str, Any]) -> Any:
     ],
 )
 def test_what_cannot_be_encoded_is_a_rejected_row(
-    tmp_path: Path, encode: Callable[[Mapping[str, Any]], Any], reason: str, detail: str
+    tmp_path: Path, encode: Any, reason: str, detail: str
 ) -> None:
     def only_the_second(record: Mapping[str, Any]) -> Any:
         return encode(record) if record["id"] == 1 else by_words(record)

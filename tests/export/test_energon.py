@@ -133,7 +133,6 @@ def member(name: str) -> Extent:
 NAME, PNG = member("k.jpg"), member("k.png")
 CALL = {"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
 RECORDS: dict[str, tuple[Line, Line, list[str]]] = {
-    "text": ({"messages": turns("Why?")}, {"messages": turns("Why?")}, []),
     "an id": ({"id": 17, "messages": turns("Why?")}, {"id": 17, "messages": turns("Why?")}, []),
     "a system prompt, tools and a turn that is not trained on": (
         {

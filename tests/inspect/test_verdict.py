@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +35,6 @@ def sql(index: Index, query: str) -> Any:
     with index.duckdb() as connection:
         (row,) = connection.sql(query).fetchall()
     return row[0]
-
-
-def numbers(sentence: str) -> list[float]:
-    return [
-        float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*(?:\.\d+)?", sentence)
-    ]
 
 
 def test_samples_longer_than_a_pack(tmp_path: Path) -> None:

@@ -16,11 +16,11 @@ from packidx.errors import MismatchError
 from packidx.torch import PackSampler
 
 
-def write(path: Path, n: int = 4000, longest: int = 300) -> Path:
+def write(path: Path, n: int = 4000) -> Path:
     rng = np.random.default_rng(n)
     table = pa.table(
         {
-            "length": rng.integers(5, longest, n),
+            "length": rng.integers(5, 300, n),
             "source": np.array(["a", "b", "c"])[rng.integers(0, 3, n)],
             "key": [f"k{i}" for i in range(n)],
         }

@@ -57,8 +57,9 @@ def test_sums_are_what_the_real_processor_builds(
         built = encoder(open_media(json.loads(line), MediaRoot(str(corpus), True)))
         meta = record["mm_inputs_meta"]
         assert record["_text_tokens"] + media_tokens(meta) == len(built["input_ids"])
-        sizes = [Image.open(corpus / path).size for path in record["images"]]
-        assert [(width, height) for height, width, *_ in meta["images_meta"]] == sizes
+        for path, entry in zip(record["images"], meta["images_meta"], strict=True):
+            with Image.open(corpus / path) as image:
+                assert entry[:2] == [image.height, image.width]
 
 
 def test_videos_state_what_they_were_counted_by(processors: Path, tmp_path: Path) -> None:
