@@ -166,7 +166,8 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Index, Path]:
     plan_packs(folder / "lengths.parquet", folder / "index", capacity=256, global_batch=8)
     index = open_index(folder / "index")
     query = "SELECT step, pack_id, samples.position, sample_id, source FROM steps JOIN samples"
-    found = index.duckdb().sql(f"{query} USING (pack_id) WHERE step IS NOT NULL").fetchall()
+    connection = index.duckdb()  # one that is forgotten is closed
+    found = connection.sql(f"{query} USING (pack_id) WHERE step IS NOT NULL").fetchall()
     by_step: dict[int, list[dict[str, Any]]] = {}
     for step, pack, position, ident, source in found:
         loss = (10.0 if source == "hard" else 1.0) * (0.2 + np.exp(-step / 20))

@@ -210,7 +210,7 @@ def _identified(file: IO[bytes], nbytes: int, label: str) -> Image.Image:
     at = file.tell()
     ends_well = _ends_well(image.format, file, nbytes)
     file.seek(at)
-    if not ends_well:
+    if not ends_well or image.format == "TIFF":  # whose orientation Pillow 11 applies as it decodes
         image.load()
     return image
 
