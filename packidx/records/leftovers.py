@@ -61,6 +61,7 @@ class LeftoverCheck:
             raw: the same, read; of a record of no dialect only keys are checked.
         """
         left: list[tuple[str, str]] = []
+        has_media = raw.has_listed or raw.num_media > 0  # first: it adds to what is consumed
         if raw.dialect is not None and raw.dialect.columns:
             is_tokens = "input_ids" in raw.dialect.columns
             consumed = (_SHARED if is_tokens else _WITH_MEDIA) | raw.dialect.columns | raw.consumed
@@ -68,7 +69,7 @@ class LeftoverCheck:
                 consumed |= _OF_PAIRS
             if self._layout.columns:
                 consumed = consumed - self._hidden | own_columns(self._layout, consumed)
-            left += self._leftovers(record, consumed, raw)
+            left += self._leftovers(record, consumed, has_media)
         keys = dict.fromkeys(key for key in raw.unknown_keys if key not in self._ignored)
         self._refuse([*left, *((key, "a key of a message") for key in keys)])
 
@@ -82,7 +83,7 @@ class LeftoverCheck:
             raise BadRecord(UNUSED, f"{text}; docs/data.md says how to read it")
 
     def _leftovers(
-        self, record: Mapping[str, Any], consumed: frozenset[str], raw: RawRecord
+        self, record: Mapping[str, Any], consumed: frozenset[str], has_media: bool
     ) -> Iterator[tuple[str, str]]:
         columns, ignored = self._columns, self._ignored
         said: list[str] | None = None
@@ -106,9 +107,7 @@ class LeftoverCheck:
                     yield name, what
         for kind in LIST_KEYS:
             name = f"{kind}_id"
-            if name in record and not (
-                is_empty(record[name]) or name in ignored or raw.num_media or raw.has_listed
-            ):
+            if name in record and not (is_empty(record[name]) or name in ignored or has_media):
                 yield name, f"the id of a medium ({kind}) that the record does not hold"
 
 

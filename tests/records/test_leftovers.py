@@ -127,6 +127,11 @@ def test_other_values_are_carried(name: str) -> None:
     assert left(CARRIED[name], layout) == []
 
 
+def test_the_media_of_a_record_that_is_wrong_are_no_leftovers() -> None:
+    choices = {**ASKED, "jpg": JPEG, "options": ["red", "blue"]}
+    assert uses(choices)["jpg"] == "used" and left(choices) == []
+
+
 def test_uses_of_columns() -> None:
     record = {"id": "7", "system": "Be brief.", "messages": TALK, "score": 1, "note": PROSE}
     used = dict.fromkeys(("id", "system", "messages"), "used")
