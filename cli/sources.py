@@ -65,7 +65,7 @@ _answers = option(
     type=click.Choice(ANSWERS),
 )
 answer_options = together(_pair, _answers)
-"""Which of several answers is trained on."""
+"""Options that choose one of several answers."""
 _media_root = option(
     "--media-root",
     "DIR",

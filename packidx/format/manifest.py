@@ -150,7 +150,7 @@ class Layout(JsonObject, frozen=True, forbid_unknown_fields=True):
     ignore: tuple[str, ...] = ()
     """Columns that are as if they were not there; of files in a tar, what follows the key."""
     answers: str | None = None
-    """Which of different answers of a record is used (`ANSWERS`); None refuses such records."""
+    """The one of different answers to use (`ANSWERS`); None refuses such records."""
 
     def __post_init__(self) -> None:
         _check_names("column", self.columns, COLUMNS)

@@ -218,7 +218,7 @@ def windows_of(lengths: Lengths, options: Options, memory: int | None) -> list[W
 
 
 def _fitting(lengths: Lengths, memory: int) -> int | None:
-    """Samples of a window for the memory limit; None where all fit at once."""
+    """Samples of a window for the memory limit; None if all fit at once."""
     each = sum(_BYTES.get(name, _OTHER_COLUMN) for name in lengths.columns)
     each += -(-_MEDIUM * lengths.num_media // lengths.num_samples)
     most = max(1 << 16, (memory - _FIXED) // each)

@@ -136,7 +136,7 @@ def _opened(uri: str, stated: tuple[str | None, int], options: Options, rules: R
     if found != stated:
         raise MismatchError(
             f"{uri} has {found[1]} rows and fingerprint {found[0]} here, the driver's has "
-            f"{stated[1]} and {stated[0]}: plan again when nobody writes it"
+            f"{stated[1]} and {stated[0]}: plan again when nothing writes to it"
         )
     return table, options, rules
 

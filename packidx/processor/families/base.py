@@ -135,7 +135,7 @@ class FamilyMedia(MediaModel):
     """`PixelLimits` of images, where a record may ask for other ones."""
     sample_as: Callable[[Settings], Callable[[int, float | None], Frames] | None] | None = None
     """Options of a video (``fps``, ``nframes`` …) → `sample` with these in place of the settings;
-    None where a record may not ask for other frames."""
+    None if a record may not ask for other frames."""
     together: Callable[[MediaCounts, Int64s], MediaCounts] | None = None
     """(videos, their samples) → the same where what is beside a video changes its text."""
     model_inputs: tuple[str, ...] = ("pixel_values",)

@@ -137,7 +137,7 @@ def chat(raw: RawRecord, turns: list[Turn]) -> Conversation:
 
 
 DOCUMENT = "document"
-"""The role of a document's turn: no chat template is around it, and nobody asks for it."""
+"""The role of a document's turn: it has no chat template and no question."""
 
 
 def document(raw: RawRecord, content: Sequence[Any]) -> Conversation:

@@ -231,7 +231,7 @@ class RawRecord:
     @cached_property
     def may_have_media(self) -> bool:
         """True if a column besides the texts may name a medium: by its own name, or since it holds
-        one, or bytes or objects of which nothing is known."""
+        one, or bytes or objects of unknown content."""
         if self.listed:
             return True
         columns = {name: value for name, value in self.columns.items() if name not in _TEXTS}
@@ -345,7 +345,7 @@ class RawRecord:
         return medium
 
     def place(self, turns: list[Turn]) -> None:
-        """Put the media of each kind of which no turn has one before the first user's words.
+        """Put media without a place before the first user's words, kind by kind.
 
         Raises:
             BadRecord: ``media_mismatch``, a text has another tool's placeholder.

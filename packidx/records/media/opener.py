@@ -44,7 +44,7 @@ class MediaKind:
     """A kind of medium. Errors name a source by the label beside it."""
 
     stated: Callable[[Media], MediaInfo | None]
-    """What a record states, if no file need be looked at."""
+    """(medium) → the info that its record states, if that is all of it."""
     info: Callable[..., MediaInfo]
     """(source, label) → what its header says."""
     open: Callable[..., Any]
