@@ -3,6 +3,7 @@ hold."""
 
 from __future__ import annotations
 
+import os
 import random
 import re
 from pathlib import Path
@@ -46,6 +47,8 @@ SOURCES = {
     "assistants first": "{% for m in messages | selectattr('role', 'equalto', 'assistant') %}"
     "<|im_start|>assistant\n" + SAID + TAIL + HEAD + SAID + TAIL,
 }
+NUM_CHATS = int(os.environ.get("PACKIDX_HOSTILE_CHATS", "3000"))
+"""Chats per template of the slow test. 20,000 take ten minutes of CPU."""
 PLACEHOLDERS = ("<|image_pad|>", "<start_of_image>", "<|image|>", "<image>", "[IMG]")
 PLAIN = ["Yes.", "Yes.", "Yes.", "assistant", "user", "model", "a", "aa", "cat", "What is there?"]
 WORDS = [
@@ -120,9 +123,9 @@ class Hostile:
     ("words", "num_chats", "num_real"),
     [
         ("all", 500, 50),
-        pytest.param("all", 20_000, 1000, marks=pytest.mark.slow),
-        pytest.param("last", 2000, 1000, marks=pytest.mark.slow),
-        pytest.param("no-eot", 2000, 1000, marks=pytest.mark.slow),
+        pytest.param("all", NUM_CHATS, 1000, marks=pytest.mark.slow),
+        pytest.param("last", 1000, 300, marks=pytest.mark.slow),
+        pytest.param("no-eot", 1000, 300, marks=pytest.mark.slow),
     ],
 )
 def test_hostile_chats(name: str, words: str, num_chats: int, num_real: int) -> None:
