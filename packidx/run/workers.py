@@ -16,6 +16,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import resource_tracker
 from typing import Any, Protocol, Self
 
 import cloudpickle
@@ -171,8 +172,9 @@ def packed(setup: Setup) -> bytes:
 
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back until the block's end, in which processes are started: they inherit that,
-    so that none is stopped, with a traceback, before it ignores Ctrl-C."""
+    """Block SIGINT while processes are started in the block. They inherit the mask, so that Ctrl-C
+    stops none of them, with a traceback, before it ignores the signal."""
+    resource_tracker.ensure_running()  # Python 3.11 unblocks SIGINT when it starts this process
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -149,6 +149,17 @@ def test_nothing_is_shown_elsewhere_or_if_quiet(records: Path, tmp_path: Path) -
         assert not re.search("left|records|reading", seen)
 
 
+def test_ctrl_c_is_blocked_while_processes_start() -> None:
+    """The first process of a pool starts Python's own tracker of resources, too."""
+    code = (
+        "import signal; from multiprocessing.resource_tracker import ensure_running; "
+        "from packidx.run.workers import _interrupts_held as held\n"
+        "with held(): ensure_running(); print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "SIGINT" in done.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("after", [1.5, 2.5, 4])
 def test_ctrl_c(tmp_path: Path, after: float) -> None:
