@@ -50,11 +50,15 @@ class Fetcher:
     Args:
         index: locates the records.
         transform: what they are before they are laid out; None reads them as they are.
+        is_strict: True to refuse records of no dialect and with leftovers, as where nothing has
+            counted them before.
     """
 
-    def __init__(self, index: Snapshot, transform: Transform | None = None) -> None:
+    def __init__(
+        self, index: Snapshot, transform: Transform | None = None, *, is_strict: bool = False
+    ) -> None:
         self.index = index
-        self._transform = transform
+        self._transform, self._is_strict = transform, is_strict
         sources = index.snapshot.sources
         self._layouts = {source.name: source.layout or DEFAULT for source in sources}
         self._media_roots = {
@@ -80,6 +84,8 @@ class Fetcher:
         from packidx.records.read import opened_record
 
         located = self.record(sample, epoch)
+        if self._is_strict and located.record.error is not None:
+            raise located.record.error
         return opened_record(located.record, MediaOpener(located.root, self.index.resolve))
 
     def waits(self, sample: Sample) -> bool:
@@ -120,7 +126,8 @@ class Fetcher:
             assert transform is not None
             return transform.apply(data, sample.sample_id, epoch=epoch, copy=sample.copy or 0)
 
-        reader = RecordReader(layout, None if transform is None else transformed)
+        change = None if transform is None else transformed
+        reader = RecordReader(layout, change, {} if self._is_strict else None)
         at = Locator(row, sample.offset, sample.nbytes)
         try:
             record = reader.read(container(kind, layout.delimiter).read_one(path, at))

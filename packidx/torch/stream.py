@@ -8,8 +8,9 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,7 +19,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from packidx.digests import canonical_json, digest
-from packidx.errors import FormatError, MismatchError, OptionError, PackidxError
+from packidx.errors import FormatError, MismatchError, OptionError, PackidxError, SourceError
 from packidx.format.stream import LOG_COLUMNS, LOG_RECIPE
 from packidx.index import Pack as PlannedPack
 from packidx.index.order import check_rank, whole_number
@@ -39,6 +40,20 @@ _log = logging.getLogger("packidx.torch")
 _LOGGED = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in LOG_COLUMNS.items()])
 _CAPS = ("max_images", "max_vision_patches", "max_samples")
 _OPTIONS = ("margin", "align", "pad_pack_to", "reserve", *_CAPS)
+
+
+class _Cursor(NamedTuple):
+    """A place in a stream.
+
+    Attributes:
+        epoch: of the stream.
+        place: of the next pack, over all ranks.
+        lanes: number of a lane → its window, and packs of that which were given out.
+    """
+
+    epoch: int
+    place: int = 0
+    lanes: Mapping[int, Sequence[int]] = {}
 
 
 class StreamingPackedDataset(IterableDataset[Pack]):
@@ -112,14 +127,15 @@ class StreamingPackedDataset(IterableDataset[Pack]):
         )
         self._roots, self._reading = dict(roots or {}), reading
         self.rank, self.world_size, self.micro_batch = rank, world_size, micro_batch
-        self._epoch = epoch
+        self._cursor = _Cursor(epoch)
         self._opened: tuple[StreamIndex, PackedDataset] | None = None
-        self._start, self._states = 0, dict[int, Sequence[int]]()
         if lanes is not None:
-            self.settle(1)
+            self._open()
 
-    def settle(self, workers: int, lanes: int | None = None) -> None:
-        """Decide the number of lanes, if it is not decided yet, and open the sources.
+    def _open(
+        self, workers: int = 1, lanes: int | None = None
+    ) -> tuple[StreamIndex, PackedDataset]:
+        """Open the sources, once, and decide the number of lanes, if it is not decided yet.
 
         Args:
             workers: of the loader.
@@ -133,24 +149,16 @@ class StreamingPackedDataset(IterableDataset[Pack]):
             self._options = replace(self._options, lanes=lanes or least)
         assert self._options.lanes is not None
         check_lanes(self._options.lanes, self.world_size, workers, self.micro_batch)
-        _ = self.index
-
-    def _open(self) -> tuple[StreamIndex, PackedDataset]:
         if self._opened is None:
-            if self._options.lanes is None:
-                raise OptionError("lanes are not decided: pass lanes=N, or read a StreamLoader")
-            index = StreamIndex(
-                self._sources, self._encode, self._options, self._epoch, self._roots
-            )
+            index = StreamIndex(self._sources, self._encode, self._options, self._roots)
             for text in index.left_out:
                 _log.warning("%s: %s", index.path, text)
-            index.start_at(self._start, self._states)
             self._opened = index, PackedDataset(index, self._encode, **self._reading)
         return self._opened
 
     @property
     def index(self) -> StreamIndex:
-        """The records of the current epoch, read like an index."""
+        """The records, read like an index."""
         return self._open()[0]
 
     @property
@@ -161,50 +169,58 @@ class StreamingPackedDataset(IterableDataset[Pack]):
     @property
     def epoch(self) -> int:
         """The epoch that the next iteration reads."""
-        return self._epoch
+        return self._cursor.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration read `epoch`, from its beginning."""
-        whole_number("epoch", epoch, 0)
-        if epoch != self._epoch:
-            self._epoch = epoch
-            self._start, self._states, self._opened = 0, {}, None
+        if whole_number("epoch", epoch, 0) != self.epoch:
+            self._cursor = _Cursor(epoch)
 
     def __iter__(self) -> Iterator[Pack]:
         worker = get_worker_info()
         number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
-        self.settle(workers)
-        index, packs = self._open()
-        place = self._start + (self.rank - self._start) % self.world_size
-        turn = 0
-        while True:
-            if turn // self.micro_batch % workers == number:
-                try:
-                    planned = index.pack(place)
-                except IndexError as error:
-                    _log.warning("%s; what other lanes still hold is in no pack of it", error)
-                    return
-                pack = packs.read(planned)
-                for each in index.take_events():
-                    pack.events.append(each)
-                    packs.events.add(each)
-                pack.stream = _kept_of(planned, index)
-                yield pack
-            place, turn = place + self.world_size, turn + 1
+        index, packs = self._open(workers)
+        epoch, start, states = self._cursor
+        lanes: dict[int, Iterator[PlannedPack]] = {}
+        first = start + (self.rank - start) % self.world_size
+        for turn, place in enumerate(count(first, self.world_size)):
+            if turn // self.micro_batch % workers != number:
+                continue
+            lane = place % index.lanes
+            if lane not in lanes:
+                lanes[lane] = index.packs_of_lane(epoch, place, states.get(lane, (0, 0)))
+            planned = next(lanes[lane], None)
+            if planned is None:
+                if not (turn or start):
+                    raise SourceError(f"{index.path}: no record of lane {lane} can be packed")
+                _log.warning(
+                    "epoch %d of %s has ended before place %d; what other lanes still hold is in no"
+                    " pack of it",
+                    *(epoch, index.path, place),
+                )
+                return
+            pack = packs.read(planned)
+            for each in index.happened:
+                pack.events.append(each)
+                packs.events.add(each)
+            index.happened = []
+            pack.stream = _kept_of(planned)
+            yield pack
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, of `StreamLoader` at any world size, merged (`merge_states`).
 
         Raises:
             FormatError: it is none, or was changed.
-            MismatchError: it is of other records, options, seed or lanes, or another encoder.
+            MismatchError: it is of other records, options, seed or lanes, or another encoder; or it
+                is of one of several ranks.
         """
         _check_state(state)
-        self.settle(1, state["num_lanes"])
-        if state["recipe"] != self.index.recipe:
+        index, _ = self._open(1, state["num_lanes"])
+        if state["recipe"] != index.recipe:
             raise MismatchError(
                 f"the state is of the stream {state['recipe'][:12]}, this one is"
-                f" {self.index.recipe[:12]}: its records, options, seed, window or lanes are others"
+                f" {index.recipe[:12]}: its records, options, seed, window or lanes are others"
             )
         mine = fingerprint_of(self._encode)
         if state["encoder"] != mine:
@@ -212,22 +228,22 @@ class StreamingPackedDataset(IterableDataset[Pack]):
                 f"the state is of an encoder of fingerprint {state['encoder']}, this one has"
                 f" {mine}: give the encoder that the state was saved with"
             )
-        self.set_epoch(state["epoch"])
-        self.go_on_at(state["place"], {int(n): own for n, own in state["lanes"].items()})
+        lanes = {int(number): own for number, own in state["lanes"].items()}
+        if len(lanes) < (number := min(state["place"], index.lanes)):
+            raise MismatchError(
+                f"the state has {len(lanes)} of the {number} lanes that were read: each rank saves"
+                " its own, so give merge_states those of all ranks"
+            )
+        self._cursor = _Cursor(state["epoch"], state["place"], lanes)
 
-    def go_on_at(self, place: int, states: Mapping[int, Sequence[int]]) -> None:
-        """Let the next iteration begin at `place`, with lanes that stand where `states` say."""
-        self._start, self._states = place, dict(states)
-        self.index.start_at(place, states)
 
-
-def _kept_of(planned: PlannedPack, index: StreamIndex) -> dict[str, Any]:
-    """Return what a loader keeps of a pack: its lane, the state of that, and rows of the log."""
-    place, lane = planned.pack_id, planned.pack_id % index.lanes
+def _kept_of(planned: PlannedPack) -> dict[str, Any]:
+    """Return what a loader keeps of a pack: its place, its lane's next state, rows of the log."""
+    place = planned.pack_id
     names = [name for name in LOG_COLUMNS if name != "place"]
     rows = [{name: getattr(sample, name) for name in names} for sample in planned.samples]
     logged = [{"place": place, **row} for row in rows]
-    return {"place": place, "lane": (lane, index.lane(lane).state), "logged": logged}
+    return {"place": place, "lane": planned.stats["lane"], "logged": logged}
 
 
 def _signed(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -316,31 +332,31 @@ class StreamLoader(DataLoader[Any]):
         self._home = None if log is None else Path(log)
         if self._home is not None:
             files.make_folder(self._home)
-        self._reading: StreamIndex | None = None
+        self._cursor: _Cursor | None = None
+        """Behind the batches that were given out; None before the first iteration."""
         self._ended = False
-        self._place, self._lanes = 0, dict[int, Sequence[int]]()
         self._rows: list[dict[str, Any]] = []
 
     def __iter__(self) -> Any:
         stream = self.stream
-        stream.settle(self.num_workers)
-        self._reading, self._ended = index, _ = stream.index, False
-        self._place, self._lanes, self._rows = stream._start, dict(stream._states), []
+        index, _ = stream._open(self.num_workers)
+        epoch, place, states = self._cursor = stream._cursor
+        self._ended, self._rows, lanes = False, [], dict(states)
         self._agree(index)
         batches = super().__iter__()
-        while (given := self._next(batches)) is not None:
+        while (given := self._next(batches, place)) is not None:
             batch, kept = given
-            self._place += stream.world_size * stream.micro_batch
+            place += stream.world_size * stream.micro_batch
             for pack in kept:
-                number, state = pack["lane"]
-                self._lanes[number] = state
+                number, *lanes[number] = pack["lane"]
                 if self._home is not None:
                     self._rows += pack["logged"]
+            self._cursor = _Cursor(epoch, place, lanes)
             yield batch
         self._write_log()
         self._ended = True
-        if stream.epoch == index.epoch:
-            stream.go_on_at(0, {})
+        if stream.epoch == epoch:
+            stream._cursor = _Cursor(epoch)
 
     def _agree(self, index: StreamIndex) -> None:
         """Begin the log, and compare with all other ranks what is about to be read.
@@ -349,21 +365,22 @@ class StreamLoader(DataLoader[Any]):
             MismatchError: something differs, or the log is of another stream; on every rank.
         """
         stream, fault = self.stream, ""
+        epoch, place, _ = stream._cursor
         try:
             if self._home is not None and stream.rank == 0:
-                self._begin_log(self._home / f"epoch-{index.epoch}", index)
+                _begin_log(self._home / f"epoch-{epoch}", epoch, index)
         except (PackidxError, OSError, ValueError) as error:
             fault = str(error)
-        facts = {"recipe": index.recipe, "epoch": index.epoch, "position": self._place}
+        facts = {"recipe": index.recipe, "epoch": epoch, "position": place}
         facts |= {name: getattr(stream, name) for name in ("micro_batch", "world_size", "rank")}
         agree({**facts, "encoder": fingerprint_of(stream._encode)}, fault)
 
-    def _next(self, batches: Iterator[Any]) -> tuple[Any, list[dict[str, Any]]] | None:
+    def _next(self, batches: Iterator[Any], place: int) -> tuple[Any, list[dict[str, Any]]] | None:
         """Return the next batch if every rank has one: the order ends at the first place whose lane
         has ended."""
         stream = self.stream
         batch, kept = next(batches, (None, []))
-        first = self._place + (stream.rank - self._place) % stream.world_size
+        first = place + (stream.rank - place) % stream.world_size
         wanted = [first + n * stream.world_size for n in range(stream.micro_batch)]
         has_one = [pack["place"] for pack in kept] == wanted
         if stream.world_size > 1 and dist.is_available() and dist.is_initialized():
@@ -376,21 +393,20 @@ class StreamLoader(DataLoader[Any]):
     def state_dict(self) -> dict[str, Any]:
         """Return the state behind the batches that were given out, to be merged with the other
         ranks' (`merge_states`); the log is then complete up to there."""
-        stream, index, place, lanes = self.stream, self._reading, self._place, self._lanes
-        if index is None or (self._ended and index.epoch != stream.epoch):
-            stream.settle(self.num_workers)
-            index, place, lanes = stream.index, stream._start, dict(stream._states)
-        else:
-            self._write_log()
+        stream, cursor = self.stream, self._cursor
+        if cursor is None or (self._ended and cursor.epoch != stream.epoch):
+            cursor = stream._cursor
+        self._write_log()
+        index, _ = stream._open(self.num_workers)
         return _signed(
             {
                 "version": _VERSION,
                 "recipe": index.recipe,
                 "encoder": fingerprint_of(stream._encode),
-                "epoch": index.epoch,
-                "place": place,
+                "epoch": cursor.epoch,
+                "place": cursor.place,
                 "num_lanes": index.lanes,
-                "lanes": {str(number): list(state) for number, state in sorted(lanes.items())},
+                "lanes": {str(number): list(own) for number, own in sorted(cursor.lanes.items())},
             }
         )
 
@@ -401,38 +417,39 @@ class StreamLoader(DataLoader[Any]):
             FormatError, MismatchError: as of `StreamingPackedDataset.load_state_dict`.
         """
         self.stream.load_state_dict(state)
-        self._reading = None
-
-    def _begin_log(self, folder: Path, index: StreamIndex) -> None:
-        """Write down what the stream is.
-
-        Raises:
-            MismatchError: the log is of another stream.
-        """
-        path = folder / LOG_RECIPE
-        if not path.exists():
-            folder.mkdir(exist_ok=True)
-            stated: dict[str, Any] = {"version": _VERSION, "recipe": index.recipe}
-            stated |= {"epoch": index.epoch, "options": asdict(index.asked)}
-            stated["lengths"] = index.path if index.is_counted else None
-            files.write_json(str(path), stated)
-        elif (recipe := json.loads(path.read_bytes())["recipe"]) != index.recipe:
-            raise MismatchError(
-                f"{folder} is the log of the stream {recipe[:12]}, this one is"
-                f" {index.recipe[:12]}: name another folder"
-            )
+        self._cursor, self._rows = None, []
 
     def _write_log(self) -> None:
         """Write down what was given out since this was last done.
 
         Packs that a restarted run gives out once more are logged once more: they are the same.
         """
-        if self._home is None or self._reading is None or not self._rows:
+        if self._home is None or self._cursor is None or not self._rows:
             return
-        folder = self._home / f"epoch-{self._reading.epoch}"
+        folder = self._home / f"epoch-{self._cursor.epoch}"
         folder.mkdir(exist_ok=True)
         first, rank = self._rows[0]["place"], self.stream.rank
-        path = folder / f"packs-{first:012d}-{self._place:012d}-{rank:05d}.parquet"
+        path = folder / f"packs-{first:012d}-{self._cursor.place:012d}-{rank:05d}.parquet"
         with files.atomic_file(path) as file, pq.ParquetWriter(file, _LOGGED) as writer:
             writer.write_table(pa.Table.from_pylist(self._rows, _LOGGED))
         self._rows = []
+
+
+def _begin_log(folder: Path, epoch: int, index: StreamIndex) -> None:
+    """Write down what the stream is.
+
+    Raises:
+        MismatchError: the log is of another stream.
+    """
+    path = folder / LOG_RECIPE
+    if not path.exists():
+        folder.mkdir(exist_ok=True)
+        stated: dict[str, Any] = {"version": _VERSION, "recipe": index.recipe, "epoch": epoch}
+        stated |= {"options": asdict(index.asked)}
+        stated["lengths"] = index.path if index.is_counted else None
+        files.write_json(str(path), stated)
+    elif (recipe := json.loads(path.read_bytes())["recipe"]) != index.recipe:
+        raise MismatchError(
+            f"{folder} is the log of the stream {recipe[:12]}, this one is"
+            f" {index.recipe[:12]}: name another folder"
+        )
