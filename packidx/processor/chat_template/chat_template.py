@@ -1,14 +1,14 @@
 """Chat templates: a conversation as the text that is tokenized, and where its labels are.
 
 Jinja renders a record once, as transformers does, and its label spans are found in that rendering
-(`spans`). Records whose spans are not found for certain, such as those with tools or reasoning, are
-rendered again with marks around their texts.
+(`spans`). Records whose texts hold the template's own words are rendered again with marks around
+them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -20,9 +20,22 @@ from packidx.errors import BadRecord, SourceError
 from packidx.processor.chat_template import environment, marks
 from packidx.processor.chat_template.marks import Lost, Span
 from packidx.processor.chat_template.messages import Form, Message, names_in
-from packidx.processor.chat_template.placeholders import Documents, Placeholders, any_of
-from packidx.processor.chat_template.spans import Outline, SpanFinder, outline_of
-from packidx.processor.chat_template.turns import THINKING, TurnWords, find_spans, learn_words
+from packidx.processor.chat_template.placeholders import Documents, Placeholders
+from packidx.processor.chat_template.spans import (
+    MAX_FORMS,
+    are_apart,
+    form_of,
+    is_masked,
+    masked,
+    spans_by_words,
+    with_stand_ins,
+)
+from packidx.processor.chat_template.turns import (
+    TurnWords,
+    block_spans,
+    learn_words,
+    marked_spans,
+)
 from packidx.processor.chat_template.unwritten import check_written
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.records.conversation import Conversation
@@ -88,11 +101,10 @@ class ChatTemplate:
         """Today, if the template writes the date."""
         self._names = names_in(parsed)
         self._has_blocks = _GENERATION.search(source) is not None
-        self._control = any_of(self.control_tokens)
         self._placeholders = Placeholders(self.media_tokens)
         self._form = Form(self._write, empty_as_list)
         self._documents = Documents(self._render, self._placeholders)
-        self._finder = SpanFinder()
+        self._are_apart: dict[Hashable, bool] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         options: dict[str, Any] = {
@@ -170,7 +182,15 @@ class ChatTemplate:
 
     @cached_property
     def _words(self) -> TurnWords:
-        return learn_words(self._render, self._control, self._placeholders.pattern)
+        return learn_words(self._render, self.control_tokens, self._placeholders.pattern)
+
+    @cached_property
+    def _own(self) -> list[str]:
+        """Words that tell where messages are."""
+        tokens, words = list(self.control_tokens), self._words
+        if self._has_blocks:
+            return [*marks.BORDERS, *([] if self.policy.end_of_turn else tokens)]
+        return [words.header.strip(), *([words.stop] if words.stop else tokens)]
 
     @cached_property
     def _bordered(self) -> jinja2.Template:
@@ -183,48 +203,54 @@ class ChatTemplate:
         Raises:
             BadRecord: ``template``, the rendering does not show them.
         """
-        wanted = self.policy.trains(conversation.turns)
-        if not any(wanted):
+        if not any(self.policy.trains(conversation.turns)):
             return ()
-        outline = outline_of(conversation, wanted, self._names)
-        if outline is None or self._has_tag(outline):
-            return self._marked_spans(conversation, text)
-        spans = self._finder.find(outline, text)
-        if spans is None and self._finder.is_new(outline):
-            self._learn(outline, conversation)
-            spans = self._finder.find(outline, text)
+        if any(turn.extra for turn in conversation.turns):
+            conversation = self._known(conversation)
+        form = form_of(conversation)
+        if form not in self._are_apart:
+            if len(self._are_apart) >= MAX_FORMS:
+                self._are_apart.clear()
+            self._are_apart[form] = self._try_form(conversation)
+        spans = self._told_spans(conversation, text) if self._are_apart[form] else None
         return self._marked_spans(conversation, text) if spans is None else spans
 
-    def _learn(self, outline: Outline, conversation: Conversation) -> None:
-        """Learn the template's words in the gaps of a record, whatever its texts are."""
-        known = self._known(conversation)
+    def _try_form(self, conversation: Conversation) -> bool:
+        """Return True if the words around messages tell the spans of records of this form."""
+        talk = with_stand_ins(self._known(conversation))
         try:
-            shown = marks.show(partial(self._render, by=self._bordered), known, core="Text")
-            spans = find_spans(shown, known.turns, self._words, self.policy, self._has_blocks)
-        except (BadRecord, Lost):
-            return
-        self._finder.learn(outline, shown, spans)
+            text = self._render(talk)
+        except BadRecord:
+            return False
+        return are_apart(text, self._told_spans(talk, text), talk.turns)
 
-    def _has_tag(self, outline: Outline) -> bool:
-        """Return True if a text holds a tag of reasoning that the template names: then its words do
-        not tell where the label span starts."""
-        tags = [tag for pair in THINKING for tag in pair if tag in self.source]
-        return bool(tags) and any(tag in core for tag in tags for core in outline.cores)
+    def _told_spans(self, conversation: Conversation, text: str) -> tuple[Span, ...] | None:
+        """Return the label spans by words or blocks; None if these do not tell."""
+        words, policy = self._words, self.policy
+        talk = masked(conversation, self._own)
+        try:
+            if not self._has_blocks and talk is conversation:
+                return spans_by_words(text, talk.turns, words, policy)
+            shown = marks.read_marks(self._render(talk, by=self._bordered), ())
+            if not is_masked(text, shown.text):
+                return None
+            if self._has_blocks:
+                return block_spans(shown, talk.turns, words, policy)
+            return spans_by_words(shown.text, talk.turns, words, policy)
+        except (BadRecord, Lost):
+            return None
 
     def _marked_spans(self, conversation: Conversation, text: str) -> tuple[Span, ...]:
-        """Return the label spans of a record by marks around its texts, or by blocks and the words
-        around messages alone."""
+        """Return the label spans of a record by marks around its texts."""
         known, text = self._known(conversation), marks.MARKED.sub(marks.STAND_IN, text)
-        render = partial(self._render, by=self._bordered)
         why = "it writes other words where texts have marks"
-        for show in (marks.show, marks.show_unmarked):
-            try:
-                shown = show(render, known)
-                if shown.text == text:
-                    turns = known.turns
-                    return find_spans(shown, turns, self._words, self.policy, self._has_blocks)
-            except (BadRecord, Lost) as error:
-                why = str(error)
+        try:
+            shown = marks.show(partial(self._render, by=self._bordered), known)
+            if shown.text == text:
+                find = block_spans if self._has_blocks else marked_spans
+                return find(shown, known.turns, self._words, self.policy)
+        except (BadRecord, Lost) as error:
+            why = str(error)
         raise BadRecord("template", f"the chat template does not show what is trained on: {why}")
 
     def _known(self, conversation: Conversation) -> Conversation:

@@ -1,15 +1,18 @@
 """Marks around a record's texts, and where they come out in a rendering.
 
-Each text is given to the template with a mark before and after its *core*, which is all of it but
-the white space at its ends. Where the marks come out is the text: a `Stretch` of the rendering.
-Marks are characters of the last two planes of Unicode, which nobody assigns.
+Each text, and each name of a called function, is given to the template with a mark before and
+after its *core*, which is all of it but the white space at its ends. Where the marks come out is
+the text: a `Stretch` of the rendering. Marks are characters of the last two planes of Unicode,
+which nobody assigns.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation, Media, Turn
@@ -54,24 +57,21 @@ class Shown:
     stretches: list[Stretch]
     blocks: list[Span]
     """The ``{% generation %}`` blocks."""
+    bare: list[str] = field(default_factory=list)
+    """Texts that the template leaves out or takes apart."""
 
 
-def show(
-    render: Callable[[Conversation], str],
-    conversation: Conversation,
-    *,
-    core: str | None = None,
-) -> Shown:
+def show(render: Callable[[Conversation], str], conversation: Conversation) -> Shown:
     """Return a rendering of `conversation` with marks around its texts.
 
     Args:
         render: a conversation as the template writes it, blocks between `BORDERS`.
-        core: what the marks hold in place of each text's own core.
 
     Raises:
         Lost: there are too many texts, or the record holds marks.
     """
     owners: list[int] = []
+    cores: list[str] = []
 
     def marked(part: str | Media, turn: int) -> str | Media:
         bare = part.strip() if isinstance(part, str) else ""
@@ -79,22 +79,37 @@ def show(
             return part
         number = len(owners)
         owners.append(turn)
+        cores.append(bare)
         before, _, after = part.partition(bare)
-        own = bare if core is None else core
-        return f"{before}{chr(_OPEN + number)}{own}{chr(_CLOSE + number)}{after}"
+        return f"{before}{chr(_OPEN + number)}{bare}{chr(_CLOSE + number)}{after}"
 
-    turns = [
-        replace(turn, parts=tuple([marked(part, number) for part in turn.parts]))
-        for number, turn in enumerate(conversation.turns)
-    ]
+    turns, named = [], set[int]()
+    for number, turn in enumerate(conversation.turns):
+        parts = tuple([marked(part, number) for part in turn.parts])
+        extra = dict(turn.extra)
+        if isinstance(calls := extra.get("tool_calls"), list):
+            begin = len(owners)
+            extra["tool_calls"] = [_named(call, partial(marked, turn=number)) for call in calls]
+            named.update(range(begin, len(owners)))
+        turns.append(replace(turn, parts=parts, extra=extra))
     if len(owners) > MAX_TEXTS:
         raise Lost("there are too many texts")
-    return read_marks(render(replace(conversation, turns=tuple(turns))), owners)
+    shown = read_marks(render(replace(conversation, turns=tuple(turns))), owners)
+    first = {each.number: each for each in reversed(shown.stretches)}
+    shown.stretches = [  # a tool's response may name the function again
+        each for each in shown.stretches if each.number not in named or each is first[each.number]
+    ]
+    whole = {each.number for each in shown.stretches if each.begins and each.ends}
+    shown.bare = [core for number, core in enumerate(cores) if number not in whole]
+    return shown
 
 
-def show_unmarked(render: Callable[[Conversation], str], conversation: Conversation) -> Shown:
-    """Return a rendering of `conversation` with marks around blocks alone; see `show`."""
-    return read_marks(render(conversation), ())
+def _named(call: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a tool call with another name of its function."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        return call
+    return {**call, "function": {**function, "name": change(function["name"])}}
 
 
 def gaps(render: Callable[[Conversation], str], *turns: Turn) -> list[str]:

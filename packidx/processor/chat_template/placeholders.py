@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from packidx.errors import BadRecord
 from packidx.processor.chat_template.environment import check_unicode
 from packidx.processor.chat_template.marks import Span, gaps
+from packidx.processor.chat_template.turns import any_of
 from packidx.records.conversation import Conversation, Media, Turn
-
-
-def any_of(tokens: Iterable[str]) -> re.Pattern[str] | None:
-    """A pattern of any of these tokens, the longest that is there; None for none."""
-    longest_first = sorted(set(tokens), key=lambda token: (-len(token), token))
-    return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
 
 class Placeholders:

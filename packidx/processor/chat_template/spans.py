@@ -1,143 +1,129 @@
-"""Label spans in a rendering, found without a second one.
+"""Label spans in the one rendering of a record, found by the words around messages.
 
-A rendering is a record's texts with the template's words in the gaps between them. A gap is named
-by what the record has there: a message that goes on, those that begin, media, white space. The
-first record with a gap is rendered once more, with other texts between marks: they show the
-template's words in the gap, and the borders of label spans among them. In every record each gap has
-to hold words that were learned for a gap of its name, and its text has to follow; then the borders
-are where they were learned. A record with other words in a gap has its own texts marked.
+The template's words (`turns.learn_words`) tell where messages of the assistant are if each has its
+header and its stop token. Whether they do is tried once for each form of conversation: with
+stand-in texts, each of which has to come out in its own span alone. A record whose texts hold such
+words is rendered once more, with other characters in their place. Where words do not tell, texts
+get marks (`marks`).
 
-Example: the rendering ``<user>Hi<end><model>Yes<end>`` has the gaps ``<user>``, ``<end><model>``
-with a border behind ``<model>``, and ``<end>`` with a border behind ``<end>``.
+Example: ``<user>Hi<end><model>Yes<end>`` has the header ``<model>`` once and one answer, so its
+label span is ``Yes<end>``.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Hashable, Sequence, Set
-from dataclasses import dataclass
+import re
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
 
-from packidx.processor.chat_template.marks import Shown, Span
-from packidx.records.conversation import Conversation
+from packidx.processor.chat_template.marks import MARKED, STAND_IN, Span
+from packidx.processor.chat_template.turns import TurnWords
+from packidx.processor.labels import ROLE, LabelPolicy
+from packidx.records.conversation import Conversation, Turn
 
-MAX_OUTLINES = 4096
-MAX_WORDS = 8
-"""Words learned for gaps of one name; a template that writes more numbers its messages."""
-_END = "\0"
-
-
-@dataclass(slots=True)  # not frozen: there is one per record, and frozen ones are made slowly
-class Outline:
-    """A record as texts and the gaps around them."""
-
-    gaps: list[Hashable]
-    """Names of the gaps, one more than there are texts."""
-    cores: list[str]
-    """The texts without white space at their ends."""
+MAX_FORMS = 4096
+_WORD = "Quokka {}."
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
-    """The template's words in a gap."""
+def form_of(conversation: Conversation) -> Hashable:
+    """Return what decides a template's words around messages, besides their texts."""
+    form: list[Hashable] = [conversation.tools is None]
+    for turn in conversation.turns:
+        form += turn.role, turn.text_as_list, len(turn.parts)
+        if turn.extra:
+            form.append(frozenset(turn.extra))
+        if len(turn.parts) != 1 or not isinstance(turn.parts[0], str):
+            form.append(_has_media(turn))
+    return tuple(form)
 
-    text: str
-    borders: tuple[int, ...]
-    """Starts and ends of label spans, in characters from the start of the gap."""
+
+def with_stand_ins(conversation: Conversation) -> Conversation:
+    """Return a conversation of the same form with other texts, all answers trained on."""
+    turns = [
+        replace(
+            turn,
+            parts=tuple(_WORD.format(n) if isinstance(part, str) else part for part in turn.parts),
+            train=True if turn.role == ROLE else None,
+        )
+        for n, turn in enumerate(conversation.turns)
+    ]
+    return replace(conversation, turns=tuple(turns))
 
 
-def outline_of(
-    conversation: Conversation, wanted: Sequence[bool], names: Set[str]
-) -> Outline | None:
-    """Return the outline of a record; None if it has tools, or keys that the template may ask for.
+def are_apart(text: str, spans: Sequence[Span] | None, turns: Sequence[Turn]) -> bool:
+    """Return True if each span holds the stand-in of its own message, and no other.
 
     Args:
-        conversation: the record.
-        wanted: per message, True if it is trained on.
-        names: the keys that the template may ask a message for.
+        text: rendering of `with_stand_ins`.
+        spans: its label spans; None if they were not found.
+        turns: its messages.
     """
-    if conversation.tools:
+    words = [_WORD.format(n) if turn.texts else "" for n, turn in enumerate(turns)]
+    mine = [word for word, turn in zip(words, turns, strict=True) if turn.role == ROLE]
+    return len(mine) == len(spans or ()) and all(
+        {word for word in words if word and word in text[start:end]} == {own} - {""}
+        for own, (start, end) in zip(mine, spans or (), strict=True)
+    )
+
+
+def masked(conversation: Conversation, words: Iterable[str]) -> Conversation:
+    """Return a conversation with other characters in place of words and marks in its texts; itself
+    if no text holds one."""
+    told = [word for word in words if word]
+    texts = "\n".join([part for t in conversation.turns for part in t.parts if type(part) is str])
+    if not any(map(texts.__contains__, told)):
+        return conversation
+    pattern = re.compile("|".join([*map(re.escape, told), MARKED.pattern]))
+
+    def mask(part: str) -> str:
+        return pattern.sub(lambda found: STAND_IN * len(found.group()), part)
+
+    turns = []
+    for turn in conversation.turns:
+        parts = tuple(mask(part) if isinstance(part, str) else part for part in turn.parts)
+        turns.append(replace(turn, parts=parts))
+    return replace(conversation, turns=tuple(turns))
+
+
+def is_masked(text: str, rendering: str) -> bool:
+    """Return True if `rendering` is `text` but for masked characters."""
+    pairs = zip(text, rendering, strict=False)
+    return len(text) == len(rendering) and all(a == b or b == STAND_IN for a, b in pairs)
+
+
+def spans_by_words(
+    text: str, turns: Sequence[Turn], words: TurnWords, policy: LabelPolicy
+) -> tuple[Span, ...] | None:
+    """Return the label spans of a rendering; None if the words around messages do not tell.
+
+    Args:
+        text: a rendering; no text in it holds one of the words.
+        turns: the messages.
+        words: the words around them.
+        policy: the rule for what is trained on.
+    """
+    header, ends = words.header, words.ends
+    mine = [number for number, turn in enumerate(turns) if turn.role == ROLE]
+    heads = [*(found.end() for found in re.finditer(re.escape(header), text)), len(text)]
+    if not header.strip() or ends is None or len(heads) != len(mine) + 1:
         return None
-    gaps: list[Hashable] = []
-    cores: list[str] = []
-    gap: list[Hashable] = [conversation.tools is None]
-    for turn, is_wanted in zip(conversation.turns, wanted, strict=True):
-        if turn.extra and not names.isdisjoint(turn.extra):
+    if any(turn.extra and ends.search(repr(turn.extra)) for turn in turns):
+        return None
+    spans: list[Span] = []
+    wanted = policy.trains(turns)
+    for number, start, limit in zip(mine, heads, heads[1:], strict=False):
+        end = ends.search(text, start, limit)
+        is_over = end or (not words.stop and limit == len(text))
+        if not is_over or (wanted[number] and _has_media(turns[number])):
             return None
-        message = turn.role, is_wanted, turn.text_as_list
-        gap += message
-        for part in turn.parts:
-            if not isinstance(part, str):
-                gap.append((part.kind,))
-            elif core := part.strip():
-                start = part.index(core[0])
-                gaps.append((*gap, part[:start]))
-                cores.append(core)
-                gap = [*message, part[start + len(core) :]]
-            else:
-                gap.append(part)
-    return Outline([*gaps, (*gap, None)], cores)
+        start = words.begin(text, start)
+        border = max(start, len(text.rstrip()))
+        if end is not None:
+            border = end.end() if policy.end_of_turn else end.start()
+        if wanted[number]:
+            spans.append((start, border))
+    return tuple(spans)
 
 
-class SpanFinder:
-    """The words that a template writes in the gaps between texts, as far as they are learned."""
-
-    def __init__(self) -> None:
-        self._words: dict[Hashable, list[Words]] = {}
-        self._outlines: set[Hashable] = set()
-
-    def find(self, outline: Outline, text: str) -> tuple[Span, ...] | None:
-        """Return the label spans in the rendering `text`; None if they are not certain."""
-        ended = text + _END
-        at = 0
-        borders: list[int] = []
-        for gap, core in zip(outline.gaps, [*outline.cores, _END], strict=True):
-            fitting = None
-            for words in self._words.get(gap, ()):
-                if ended.startswith(words.text + core, at):
-                    if fitting is not None:
-                        return None
-                    fitting = words
-            if fitting is None:
-                return None
-            for border in fitting.borders:
-                borders.append(at + border)
-            at += len(fitting.text) + len(core)
-        if at != len(ended) or len(borders) % 2:
-            return None
-        return tuple(zip(borders[::2], borders[1::2], strict=True))
-
-    def is_new(self, outline: Outline) -> bool:
-        """Return True the first time that a record has these gaps."""
-        if len(self._outlines) >= MAX_OUTLINES:
-            self._outlines.clear()
-            self._words.clear()
-        before = len(self._outlines)
-        self._outlines.add(tuple(outline.gaps))
-        return len(self._outlines) > before
-
-    def learn(self, outline: Outline, shown: Shown, spans: Sequence[Span]) -> None:
-        """Learn the words of a rendering that shows each text once, whole and in order.
-
-        Args:
-            outline: the gaps of the record.
-            shown: the rendering with marks.
-            spans: its label spans.
-        """
-        whole = [(each.number, each.begins and each.ends) for each in shown.stretches]
-        if whole != [(number, True) for number in range(len(outline.cores))]:
-            return
-        lows = [0, *(each.end for each in shown.stretches)]
-        highs = [*(each.start for each in shown.stretches), len(shown.text)]
-        borders = [border for span in spans for border in span]
-        learned: list[tuple[Hashable, Words]] = []
-        for gap, low, high in zip(outline.gaps, lows, highs, strict=True):
-            number = bisect_right(borders, high)
-            own, borders = borders[:number], borders[number:]
-            if own and own[0] < low:  # a span begins or ends inside a text
-                return
-            words = Words(shown.text[low:high], tuple(border - low for border in own))
-            learned.append((gap, words))
-        for gap, words in learned:
-            known = self._words.setdefault(gap, [])
-            if words not in known and len(known) < MAX_WORDS:
-                known.append(words)
+def _has_media(turn: Turn) -> bool:
+    return any(not isinstance(part, str) for part in turn.parts)

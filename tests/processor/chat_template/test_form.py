@@ -109,7 +109,7 @@ def test_a_template_may_ask_for_a_mediums_key_and_name_its_token() -> None:
 @pytest.fixture(scope="module")
 def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tokenizer alone, and a token for an image that it names."""
-    folder = tokenizer_alone(tmp_path_factory.mktemp("tokenizer") / "qwen", STRINGS)
+    folder = tokenizer_alone(tmp_path_factory.mktemp("tokenizer") / "alone", STRINGS)
     config = json.loads((folder / "tokenizer_config.json").read_text())
     config |= {"image_token": "<|image_pad|>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))

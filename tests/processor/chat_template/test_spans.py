@@ -65,7 +65,10 @@ def template_of(source: str, words: str = "all") -> ChatTemplate:
     return ChatTemplate(
         source,
         {"bos_token": "<s>", "eos_token": "</s>"},
-        control_tokens={"</s>", *re.findall(r"<\W?\w+\W?>|\[/?\w+\]|<\|\w+\|>", source)},
+        control_tokens={
+            "</s>",
+            *re.findall(r"<\W?\w+\W?>|\[/?\w+\]|<\|\w+\|>|<｜[^｜]+｜>", source),
+        },
         media_tokens={} if token is None else {"image": token},
         empty_as_list=False,
         policy=LabelPolicy.parse(words),
