@@ -217,12 +217,12 @@ class ChatTemplate:
 
     def _try_form(self, conversation: Conversation) -> bool:
         """Return True if the words around messages tell the spans of records of this form."""
-        talk = with_stand_ins(self._known(conversation))
+        talk, words = with_stand_ins(self._known(conversation))
         try:
             text = self._render(talk)
         except BadRecord:
             return False
-        return are_apart(text, self._told_spans(talk, text), talk.turns)
+        return are_apart(text, self._told_spans(talk, text), talk.turns, words)
 
     def _told_spans(self, conversation: Conversation, text: str) -> tuple[Span, ...] | None:
         """Return the label spans by words or blocks; None if these do not tell."""

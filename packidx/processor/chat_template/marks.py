@@ -1,6 +1,6 @@
 """Marks around a record's texts, and where they come out in a rendering.
 
-Each text, and each name of a called function, is given to the template with a mark before and
+Each text, reasoning, and name of a called function is given to the template with a mark before and
 after its *core*, which is all of it but the white space at its ends. Where the marks come out is
 the text: a `Stretch` of the rendering. Marks are characters of the last two planes of Unicode,
 which nobody assigns.
@@ -15,8 +15,10 @@ from functools import partial
 from typing import Any
 
 from packidx.errors import BadRecord
-from packidx.records.conversation import Conversation, Media, Turn
+from packidx.records.conversation import Conversation, Turn
 
+REASONING = ("reasoning_content", "thinking", "reasoning")
+"""Keys of an assistant's message that hold its thoughts."""
 BORDERS = "\U000ffff0", "\U000ffff1"
 """Characters around ``{% generation %}`` blocks."""
 MARKED = re.compile(r"[\U000f0000-\U0010ffff]")
@@ -59,6 +61,8 @@ class Shown:
     """The ``{% generation %}`` blocks."""
     bare: list[str] = field(default_factory=list)
     """Texts that the template leaves out or takes apart."""
+    further: set[int] = field(default_factory=set)
+    """Numbers of texts that are reasoning, or names of called functions."""
 
 
 def show(render: Callable[[Conversation], str], conversation: Conversation) -> Shown:
@@ -72,44 +76,55 @@ def show(render: Callable[[Conversation], str], conversation: Conversation) -> S
     """
     owners: list[int] = []
     cores: list[str] = []
+    further: set[int] = set()
 
-    def marked(part: str | Media, turn: int) -> str | Media:
-        bare = part.strip() if isinstance(part, str) else ""
-        if not isinstance(part, str) or not bare:
-            return part
+    def marked(turn: int, text: str, is_further: bool) -> str:
+        bare = text.strip()
+        if not bare:
+            return text
         number = len(owners)
         owners.append(turn)
         cores.append(bare)
-        before, _, after = part.partition(bare)
+        further.update([number] if is_further else [])
+        before, _, after = text.partition(bare)
         return f"{before}{chr(_OPEN + number)}{bare}{chr(_CLOSE + number)}{after}"
 
-    turns, named = [], set[int]()
-    for number, turn in enumerate(conversation.turns):
-        parts = tuple([marked(part, number) for part in turn.parts])
-        extra = dict(turn.extra)
-        if isinstance(calls := extra.get("tool_calls"), list):
-            begin = len(owners)
-            extra["tool_calls"] = [_named(call, partial(marked, turn=number)) for call in calls]
-            named.update(range(begin, len(owners)))
-        turns.append(replace(turn, parts=parts, extra=extra))
+    turns = [change_said(turn, partial(marked, n)) for n, turn in enumerate(conversation.turns)]
     if len(owners) > MAX_TEXTS:
         raise Lost("there are too many texts")
     shown = read_marks(render(replace(conversation, turns=tuple(turns))), owners)
     first = {each.number: each for each in reversed(shown.stretches)}
     shown.stretches = [  # a tool's response may name the function again
-        each for each in shown.stretches if each.number not in named or each is first[each.number]
+        each for each in shown.stretches if each.number not in further or each is first[each.number]
     ]
     whole = {each.number for each in shown.stretches if each.begins and each.ends}
     shown.bare = [core for number, core in enumerate(cores) if number not in whole]
+    shown.further = further
     return shown
 
 
-def _named(call: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a tool call with another name of its function."""
+def change_said(turn: Turn, change: Callable[[str, bool], str]) -> Turn:
+    """Return a message with other words in place of all that it says.
+
+    Args:
+        turn: the message.
+        change: ``change(text, is_further)``; True for reasoning and for names of called functions.
+    """
+    extra = dict(turn.extra)
+    for key in extra.keys() & {*REASONING}:
+        if isinstance(extra[key], str):
+            extra[key] = change(extra[key], True)
+    if isinstance(calls := extra.get("tool_calls"), list):
+        extra["tool_calls"] = [_named(call, change) for call in calls]
+    parts = [change(part, False) if isinstance(part, str) else part for part in turn.parts]
+    return replace(turn, parts=tuple(parts), extra=extra)
+
+
+def _named(call: Any, change: Callable[[str, bool], str]) -> Any:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         return call
-    return {**call, "function": {**function, "name": change(function["name"])}}
+    return {**call, "function": {**function, "name": change(function["name"], True)}}
 
 
 def gaps(render: Callable[[Conversation], str], *turns: Turn) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import jinja2.nodes
 
 from packidx.errors import BadRecord
-from packidx.processor.chat_template.turns import REASONING
+from packidx.processor.chat_template.marks import REASONING
 from packidx.records.conversation import Conversation, Turn, to_messages
 
 Message = dict[str, Any]

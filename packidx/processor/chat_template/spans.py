@@ -16,13 +16,13 @@ import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 
-from packidx.processor.chat_template.marks import MARKED, STAND_IN, Span
+from packidx.processor.chat_template.marks import MARKED, STAND_IN, Span, change_said
 from packidx.processor.chat_template.turns import TurnWords
 from packidx.processor.labels import ROLE, LabelPolicy
 from packidx.records.conversation import Conversation, Turn
 
 MAX_FORMS = 4096
-_WORD = "Quokka {}."
+_TEXT = "Quokka"
 
 
 def form_of(conversation: Conversation) -> Hashable:
@@ -30,40 +30,51 @@ def form_of(conversation: Conversation) -> Hashable:
     form: list[Hashable] = [conversation.tools is None]
     for turn in conversation.turns:
         form += turn.role, turn.text_as_list, len(turn.parts)
-        if turn.extra:
-            form.append(frozenset(turn.extra))
+        for key, value in turn.extra.items():
+            form.append((key, len(value) if isinstance(value, list) else bool(value)))
         if len(turn.parts) != 1 or not isinstance(turn.parts[0], str):
             form.append(_has_media(turn))
     return tuple(form)
 
 
-def with_stand_ins(conversation: Conversation) -> Conversation:
-    """Return a conversation of the same form with other texts, all answers trained on."""
-    turns = [
-        replace(
-            turn,
-            parts=tuple(_WORD.format(n) if isinstance(part, str) else part for part in turn.parts),
-            train=True if turn.role == ROLE else None,
-        )
-        for n, turn in enumerate(conversation.turns)
-    ]
-    return replace(conversation, turns=tuple(turns))
+def with_stand_ins(conversation: Conversation) -> tuple[Conversation, list[list[str]]]:
+    """Return a conversation of the same form with other texts, all answers trained on; and the
+    words of each message that it says now."""
+    turns, words = [], []
+    for number, turn in enumerate(conversation.turns):
+        own: list[str] = []
+
+        def stand_in(_: str, is_further: bool, own: list[str] = own, number: int = number) -> str:
+            own.append(f"quokka{number}x{len(own)}" if is_further else f"{_TEXT} {number}.")
+            return own[-1]
+
+        changed = change_said(turn, stand_in)
+        turns.append(replace(changed, train=True if turn.role == ROLE else None))
+        words.append(own)
+    return replace(conversation, turns=tuple(turns)), words
 
 
-def are_apart(text: str, spans: Sequence[Span] | None, turns: Sequence[Turn]) -> bool:
-    """Return True if each span holds the stand-in of its own message, and no other.
+def are_apart(
+    text: str, spans: Sequence[Span] | None, turns: Sequence[Turn], words: Sequence[list[str]]
+) -> bool:
+    """Return True if each span holds what its own message says, and nothing of others.
 
     Args:
         text: rendering of `with_stand_ins`.
         spans: its label spans; None if they were not found.
         turns: its messages.
+        words: the words of each message.
     """
-    words = [_WORD.format(n) if turn.texts else "" for n, turn in enumerate(turns)]
-    mine = [word for word, turn in zip(words, turns, strict=True) if turn.role == ROLE]
-    return len(mine) == len(spans or ()) and all(
-        {word for word in words if word and word in text[start:end]} == {own} - {""}
-        for own, (start, end) in zip(mine, spans or (), strict=True)
-    )
+    mine = [number for number, turn in enumerate(turns) if turn.role == ROLE]
+    if len(mine) != len(spans or ()):
+        return False
+    for number, (start, end) in zip(mine, spans or (), strict=True):
+        inside, own = text[start:end], words[number]
+        others = [word for each in words if each is not own for word in each]
+        shown = [word for word in own if word in text or word.startswith(_TEXT)]
+        if any(word in inside for word in others) or any(word not in inside for word in shown):
+            return False
+    return True
 
 
 def masked(conversation: Conversation, words: Iterable[str]) -> Conversation:

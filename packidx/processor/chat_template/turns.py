@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from packidx.errors import BadRecord
-from packidx.processor.chat_template.marks import Lost, Shown, Span, Stretch, gaps
+from packidx.processor.chat_template.marks import REASONING, Lost, Shown, Span, Stretch, gaps
 from packidx.processor.labels import ROLE, LabelPolicy
 from packidx.records.conversation import Conversation, Turn
 
@@ -24,8 +24,6 @@ THINKING = (
     ("<|think|>", "<|/think|>"),
     ("◁think▷", "◁/think▷"),
 )
-REASONING = ("reasoning_content", "thinking", "reasoning")
-"""Keys of an assistant's message that hold its thoughts."""
 _CALL_ENDS = ("</tool_call>", "<tool_call|>")
 _SAID = "Answer\ue0b4"
 
@@ -115,35 +113,34 @@ def marked_spans(
 def _marked_message(
     shown: Shown, number: int, turns: Sequence[Turn], words: TurnWords, end_of_turn: bool
 ) -> list[Span]:
-    text, header, stretches = shown.text, words.header, shown.stretches
+    text, stretches, turn = shown.text, shown.stretches, turns[number]
     own = [stretch for stretch in stretches if stretch.turn == number]
     earlier = [stretch for stretch in stretches if stretch.turn < number]
     later = [stretch for stretch in stretches if stretch.turn > number]
     if stretches != [*earlier, *own, *later]:
         raise Lost(f"where turn {number} is")
-    low, high = earlier[-1].end if earlier else 0, later[0].start if later else len(text)
+    low, before = (earlier[-1].end, earlier[-1].turn) if earlier else (0, -1)
+    high, behind = (later[0].start, later[0].turn) if later else (len(text), len(turns))
     if not own:
-        spoken = earlier[-1].turn if earlier else -1, later[0].turn if later else len(turns)
-        silent = [n for n, turn in enumerate(turns[: spoken[1] + 1]) if turn.role == ROLE]
-        silent = [n for n in silent if n > spoken[0]]
-        heads = list(re.finditer(re.escape(header), text[low:high])) if header else []
-        if len(heads) != len(silent) or turns[number].extra or _spoken(turns[number]):
-            raise Lost(f"where turn {number} is")
-        start = low + heads[silent.index(number)].end()
-        own = [Stretch(-1, number, start, start, begins=True, ends=True)]
-    head = text.rfind(header, low, own[0].start) if header else -1
-    has_all = len({each.number for each in own if each.ends}) >= len(_spoken(turns[number]))
-    if not has_all or not own[-1].ends or not (head >= 0 or own[0].begins):
+        at = _begin_of_silent(text[low:high], number, turns, before, behind, words) + low
+        own = [Stretch(-1, number, at, at, begins=True, ends=True)]
+    start, at = _begin_of(shown, own, low, turn, words), own[-1].end
+    if start is None:
         raise Lost(f"where turn {number} begins and ends")
-    start = words.begin(text, head + len(header)) if head >= 0 else own[0].start
-    end, stop = _end_of(text, own[-1].end, high, turns[number], words)
-    cuts = _media_cuts(
-        text, [start, *(at for each in own for at in (each.start, each.end)), end], words
-    )
+    following = sum(turn.role == ROLE for turn in turns[number + 1 : behind + 1])
+    heads = [at + offset for offset in _heads(text[at:high], words)]
+    limit = heads[-following] if 0 < following <= len(heads) else high
+    end, stop = _end_of(text, at, limit, high, turn, words)
+    if stop and turn.extra.get("tool_calls") and behind > number + 1:
+        _, called, rest = text[at:end].rpartition(words.call_stop or "\0")
+        if called and rest.strip():
+            raise Lost(f"where turn {number} ends: the next one has no text")
+    inner = [at for each in own for at in (each.start, each.end)]
+    cuts = _media_cuts(text, [start, *inner, end], words)
     borders = [start, *cuts, end]
     spans = [*zip(borders[::2], borders[1::2], strict=True)]
     if cuts:
-        if turns[number].extra.keys() & {*REASONING, "tool_calls"}:
+        if turn.extra.keys() & {*REASONING, "tool_calls"}:
             raise Lost(f"what stands beside media in turn {number}")
         spans = [span for span in spans if span[0] < span[1]]
     if stop is not None and end_of_turn:
@@ -152,19 +149,55 @@ def _marked_message(
     return spans
 
 
-def _end_of(text: str, at: int, high: int, turn: Turn, words: TurnWords) -> tuple[int, Span | None]:
+def _begin_of_silent(
+    gap: str, number: int, turns: Sequence[Turn], before: int, behind: int, words: TurnWords
+) -> int:
+    """Return where a message without a text begins in the `gap` between two texts, those of the
+    turns `before` and `behind`."""
+    silent = [n for n in range(before + 1, min(behind + 1, len(turns))) if turns[n].role == ROLE]
+    heads = _heads(gap, words)
+    if len(heads) != len(silent) or turns[number].extra or _spoken(turns[number]):
+        raise Lost(f"where turn {number} is")
+    return heads[silent.index(number)] + len(words.header)
+
+
+def _begin_of(
+    shown: Shown, own: Sequence[Stretch], low: int, turn: Turn, words: TurnWords
+) -> int | None:
+    """Return where a message begins whose texts are `own`, the first of them behind `low`; None if
+    this, or one of its texts, does not show."""
+    seen = {each.number for each in own} - shown.further
+    ended = {each.number for each in own if each.ends} - shown.further
+    # Some templates write no text beside calls.
+    if len(ended) < (len(seen) if turn.extra.get("tool_calls") else len(_spoken(turn))):
+        return None
+    if not own[-1].ends:
+        return None
+    head = shown.text.rfind(words.header, low, own[0].start) if words.header else -1
+    if head >= 0:
+        return words.begin(shown.text, head + len(words.header))
+    return own[0].start if own[0].begins and own[0].number not in shown.further else None
+
+
+def _heads(text: str, words: TurnWords) -> list[int]:
+    """Return where headers begin."""
+    header = words.header
+    return [found.start() for found in re.finditer(re.escape(header), text)] if header else []
+
+
+def _end_of(
+    text: str, at: int, limit: int, high: int, turn: Turn, words: TurnWords
+) -> tuple[int, Span | None]:
     """Return where a message ends, and its end-of-turn token.
 
     Args:
         text: the rendering.
         at: where its last text ends.
+        limit: where the next message of the assistant begins, or `high`.
         high: where the next text begins.
         turn: the message.
         words: the words around messages.
     """
-    header = words.header
-    limit = text.find(header, at, high) if header else -1
-    limit = high if limit < 0 else limit
     calls = bool(turn.extra.get("tool_calls"))
     for word in (words.stop, words.call_stop if calls else ""):
         if word and (first := text.find(word, at, limit)) >= 0:
@@ -176,7 +209,7 @@ def _end_of(text: str, at: int, high: int, turn: Turn, words: TurnWords) -> tupl
     token = find(text, first, high) if find else None
     if token:
         return token.start(), token.span()
-    return (at if _spoken(turn) or high < len(text) else max(at, len(text.rstrip()))), None
+    return (at if _spoken(turn) or limit < len(text) else max(at, len(text.rstrip()))), None
 
 
 def _media_cuts(text: str, borders: Sequence[int], words: TurnWords) -> list[int]:

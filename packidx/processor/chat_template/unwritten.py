@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from packidx.errors import BadRecord
-from packidx.processor.chat_template.turns import REASONING
+from packidx.processor.chat_template.marks import REASONING
 from packidx.records.conversation import SAID, Conversation
 
 Render = Callable[[Conversation], str]

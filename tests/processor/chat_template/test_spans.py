@@ -190,3 +190,44 @@ def test_the_same_words_are_not_the_same_message() -> None:
         ((user, answer), [(7, 11)]),
     ]:
         assert list(template.render(Conversation(turns)).label_spans) == spans
+
+
+def _call(name: str, what: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "arguments": {"what": what}}}
+
+
+TWO_CALLS = {"tool_calls": [_call("look", "A"), _call("find", "B")]}
+CALLED = (Turn("user", ("Hi",)), Turn("assistant", ("So.",), TWO_CALLS), Turn("tool", ("C",)))
+
+
+@pytest.mark.parametrize(
+    ("name", "turns", "ends"),
+    [
+        ("glm4moe", CALLED, ("</think>\nSo.\n<tool_call>look", "</tool_call>")),
+        ("qwen3", CALLED, ("So.\n<tool_call>", "</tool_call><|im_end|>")),
+        ("deepseekv3", (Turn("user", ("Hi",)), Turn("assistant", ("So.",))), ("So.", "｜>")),
+        *[
+            (
+                "gptoss",
+                (Turn("user", ("Hi",)), Turn("assistant", (text,), {"thinking": "Hm."})),
+                ("<|channel|>analysis<|message|>Hm.<|end|>", f"<|message|>{text}<|return|>"),
+            )
+            for text in ("So.", "")
+        ],
+    ],
+)
+def test_calls_and_reasoning_are_trained_on(
+    name: str, turns: tuple[Turn, ...], ends: tuple[str, str]
+) -> None:
+    rendered = template_of(SOURCES[name]).render(Conversation(turns))
+    [(start, end)] = rendered.label_spans
+    span = rendered.text[start:end]
+    assert ends[0] in span[: len(ends[0]) + 10] and span.endswith(ends[1])
+    assert all(f'"{word}"' in span or f">{word}<" in span for word in "AB" if turns is CALLED)
+    assert "C" not in span
+
+
+@pytest.mark.parametrize("name", ["gemma4", "diffusion_gemma"])
+def test_a_call_whose_answer_shares_its_turn_is_no_label_of_it(name: str) -> None:
+    with pytest.raises(BadRecord, match="does not show what is trained on"):
+        template_of(SOURCES[name]).render(Conversation(CALLED))
