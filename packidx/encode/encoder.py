@@ -26,7 +26,6 @@ from packidx.processor.counts import MediaColumns
 from packidx.processor.families.base import FamilyMedia
 from packidx.processor.kinds import record_kind
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
-from packidx.processor.text.sequence import trained_tokens
 from packidx.records.conversation import Conversation, Media
 from packidx.records.dialects.parse import parse
 
@@ -93,9 +92,6 @@ class ProcessorEncoder:
             self.files = files_of(processor, policy)
             self._parts["image"] = getattr(processor, "image_processor", None)
             self._parts["video"] = getattr(processor, "video_processor", None)
-        if self.files.tokenizer is None or self.files.template is None:
-            lacking = "tokenizer.json" if self.files.tokenizer is None else "chat template"
-            raise OptionError(f"processor {self.files.name} has no {lacking}: samples need one")
         if self.files.image_settings is not None and self.files.vision is None:
             raise OptionError(
                 f"processor {self.files.name} cannot be used: {self.files.unknown}; "
@@ -124,10 +120,7 @@ class ProcessorEncoder:
     @property
     def pad_token_id(self) -> int | None:
         """What fills padding and holes; None where the tokenizer has no pad token."""
-        if self.files.pad_token is None or self.files.tokenizer is None:
-            return None
-        ident: int | None = self.files.tokenizer.token_to_id(self.files.pad_token)
-        return ident
+        return self.files.named_id("pad_token")
 
     def fingerprint(self) -> str:
         """Equal to ``load_processor(folder).fingerprint()`` of the processor's folder."""
@@ -245,7 +238,7 @@ class ProcessorEncoder:
             name = "AutoTokenizer" if files.image_settings is None else "AutoProcessor"
             self._real = load_real(str(files.folder), name, files.trusts_code, files.keywords)
         try:
-            own = self._counter.tokens_of(conversation, media)
+            own = self._counter.tokens_of(conversation, media)[:2]
             built = whole_sample(self._real, files, conversation)
             built = with_labels(built, files, own, conversation)
             made = media_of_whole(built, type(self._real).__name__)
@@ -343,15 +336,8 @@ class ProcessorEncoder:
     def _encode_text(
         self, conversation: Conversation, media: MediaColumns
     ) -> dict[str, np.ndarray]:
-        text = self._counter.text
-        assert text is not None  # see __init__
-        expanded, batch, runs = self._counter.tokenize(conversation, media)
-        repeats = runs.repeats_of(batch)
-        input_ids = np.repeat(batch.ids, repeats)
-        trained = np.repeat(trained_tokens(batch, text, [expanded], runs), repeats)
-        ends = np.cumsum([len(medium) for medium in expanded.runs])[:-1]
-        starts = [own.tolist() for own in np.split(runs.at, ends)] if expanded.runs else []
-        grids = media.grid[list(expanded.order or range(len(starts)))].tolist()
+        input_ids, trained, starts, order = self._counter.tokens_of(conversation, media)
+        grids = media.grid[list(order)].tolist()
         vision = self.files.vision
         positions = np.arange(len(input_ids))
         if vision is not None and vision.merge_size is not None:

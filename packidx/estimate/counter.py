@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from packidx.encode.loading import load_processor
-from packidx.errors import BadRecord, LimitError, MismatchError, OptionError, SourceError
+from packidx.errors import BadRecord, LimitError, MismatchError, OptionError
 from packidx.estimate.compare import Compared, Comparer
 from packidx.estimate.user_encoder import Encode, Measured, UserEncoder, counts_of, measure_sample
 from packidx.format.manifest import DEFAULT, Layout
@@ -70,16 +70,9 @@ class CounterSettings:
         if self.processor is None:
             return None
         policy = DEFAULT_POLICY if self.labels is None else LabelPolicy.parse(self.labels)
-        files = load_processor(
+        return load_processor(
             self.processor, policy, self.processor_settings, self.trust_remote_code
         )
-        if files.tokenizer is None or files.template is None:
-            lacking = "tokenizer.json" if files.tokenizer is None else "chat_template.jinja"
-            raise SourceError(
-                f"there is no {lacking} in {files.folder}, so text cannot be counted: add the "
-                "model's, or leave --processor out to guess all lengths"
-            )
-        return files
 
 
 @dataclass(slots=True)

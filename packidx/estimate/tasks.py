@@ -359,7 +359,7 @@ def _note(item: ExaminedRecord, counter: RecordCounter) -> str | None:
     if talk is None:
         return None
     notes = [BUILT] if item.measured is not None and counter.encoder is None else []
-    if counter.files is not None and counter.files.template is not None:
+    if counter.files is not None:
         notes += counter.files.template_of(talk).changes(talk)
     if talk.has_literal:
         notes.append("placeholders read as text: the record has no media")

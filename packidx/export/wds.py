@@ -15,7 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from tarfile import BLOCKSIZE, RECORDSIZE
@@ -178,7 +178,7 @@ def _media_counter(index: Index) -> tuple[ConversationCounter | None, str | None
     try:
         files = load_processor(encoder.name, labels_of(index), encoder.overrides)
         if files.family is not None and files.fingerprint() == encoder.fingerprint:
-            return ConversationCounter(replace(files, tokenizer=None, template=None)), None
+            return ConversationCounter(files), None
         reason = "is of no known family" if files.family is None else "is another one here"
     except (PackidxError, OSError) as error:
         reason = f"cannot be loaded: {error}"

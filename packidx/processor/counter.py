@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -49,6 +50,19 @@ BYTES_PER_TOKEN = 3
 """Of UTF-8, in a guess."""
 
 
+class SampleTokens(NamedTuple):
+    """The tokens of one sample as the rules make it."""
+
+    ids: Int64s
+    """``[T]``"""
+    trained: Bools
+    """``[T]`` True for label tokens."""
+    starts: list[list[int]]
+    """First token of each run of feature tokens, by medium, in order of the text."""
+    order: Sequence[int]
+    """The number of each of these media in the conversation."""
+
+
 class ConversationCounter:
     """Counts what `ProcessorEncoder` with the same processor builds.
 
@@ -58,15 +72,18 @@ class ConversationCounter:
 
     def __init__(self, files: ProcessorFiles | None) -> None:
         self.files = files
-        self.text: TextEncoder | None = None
-        if files is not None and files.tokenizer is not None and files.template is not None:
-            self.text = TextEncoder(files.tokenizer)
+        self.text = None if files is None else TextEncoder(files.tokenizer)
         limit = None if files is None else files.limit
         self._limit = sys.maxsize if limit is None else limit
 
+    @property
+    def _loaded(self) -> tuple[ProcessorFiles, TextEncoder]:
+        assert self.files is not None and self.text is not None  # without them texts are guessed
+        return self.files, self.text
+
     def fingerprint(self) -> str | None:
-        """The processor's, or None where it cannot build samples (no tokenizer or no template)."""
-        return None if self.files is None or self.text is None else self.files.fingerprint()
+        """The processor's, or None without one."""
+        return None if self.files is None else self.files.fingerprint()
 
     def count(
         self,
@@ -159,65 +176,55 @@ class ConversationCounter:
         Raises:
             BadRecord: as `ChatTemplate.render`; ``no_eos_token`` for a document.
         """
-        files = self.files
-        assert files is not None  # a TextEncoder was made of it
+        files, vision = self._loaded[0], self._loaded[0].vision
         ending = document_ending(files, conversation) if conversation.is_document else None
         result = files.template_of(conversation).render(conversation)
         own = slice(media.offsets[number], media.offsets[number + 1])
-        unpredictable = () if files.vision is None else files.vision.unpredictable
         kinds = [medium.kind for medium in conversation.media]
-        if files.vision is None or not kinds or not set(kinds).isdisjoint(unpredictable):
+        if vision is None or not kinds or not vision.feature_tokens.keys() >= {*kinds}:
             return Expanded(result.text, result.label_spans, (), ending=ending)
         tokens, expansions = media.tokens[own].tolist(), media.expansions[own]
-        expanded = expand(result, kinds, tokens, expansions, files.vision.placeholders)
+        expanded = expand(result, kinds, tokens, expansions, vision.placeholders)
         expanded.ending = ending
         return expanded
 
-    def tokenize(
-        self, conversation: Conversation, media: MediaColumns
-    ) -> tuple[Expanded, TokenBatch, FeatureRuns]:
-        """Return the expanded text of one conversation, its tokens and their runs.
+    def tokens_of(self, conversation: Conversation, media: MediaColumns) -> SampleTokens:
+        """Return the tokens of one conversation.
 
         Raises:
-            BadRecord: as `ChatTemplate.render`; ``media_token_in_text``; ``cut_off``.
+            BadRecord: as `ChatTemplate.render`; ``no_eos_token``, ``media_token_in_text``,
+                ``cut_off``.
         """
+        files, text = self._loaded
         expanded = self.expand(conversation, 0, media)
         batch, runs = self._encode([expanded])
         if runs.mismatched and (expanded.runs or not conversation.media):
             raise media_token_in_text()
         if (tokens := int(batch.lengths[0] + runs.extra[0])) > self._limit:
-            assert self.files is not None  # see `expand`
-            raise cut_off(self.files, tokens)
-        return expanded, batch, runs
-
-    def tokens_of(self, conversation: Conversation, media: MediaColumns) -> tuple[Int64s, Bools]:
-        """Return the token ids and the label mask of one conversation, ``[T]``.
-
-        Raises:
-            BadRecord: as `tokenize`.
-        """
-        assert self.text is not None  # see `tokenize`
-        expanded, batch, runs = self.tokenize(conversation, media)
+            raise cut_off(files, tokens)
         repeats = runs.repeats_of(batch)
-        trained = trained_tokens(batch, self.text, [expanded], runs)
-        return np.repeat(batch.ids, repeats), np.repeat(trained, repeats)
+        trained = trained_tokens(batch, text, [expanded], runs)
+        ends = np.cumsum([len(medium) for medium in expanded.runs])[:-1]
+        starts = [own.tolist() for own in np.split(runs.at, ends)] if expanded.runs else []
+        order = range(len(starts)) if expanded.order is None else expanded.order
+        return SampleTokens(
+            np.repeat(batch.ids, repeats), np.repeat(trained, repeats), starts, order
+        )
 
     def _encode(self, expanded: Sequence[Expanded]) -> tuple[TokenBatch, FeatureRuns]:
         """The tokens of some texts, and their runs."""
-        files, text = self.files, self.text
-        assert files is not None and text is not None  # whoever expands texts has both
-        strings = [item.text for item in expanded]
+        files, text = self._loaded
         adds = [e.ending is not None or files.adds_special_tokens(e.text) for e in expanded]
         ends = [None if e.ending is None else e.ending.token for e in expanded]
-        batch = text.encode(strings, adds, ends)
+        batch = text.encode([item.text for item in expanded], adds, ends)
         return batch, locate_runs(batch, expanded, files.feature_ids)
 
     def _tokenize(
         self, expanded: list[Expanded], rows: Int64s, media: MediaColumns, texts: Texts
     ) -> Spans:
         """Count the texts of `rows`; returns where their label tokens are."""
+        files, text = self._loaded
         batch, runs = self._encode(expanded)
-        assert self.text is not None and self.files is not None
         has_media = np.diff(media.offsets) > 0
         for number in runs.mismatched:
             if expanded[number].runs or not has_media[rows[number]]:
@@ -225,16 +232,17 @@ class ConversationCounter:
         texts.method[rows] = EXACT
         for number in np.flatnonzero(batch.lengths + runs.extra > self._limit).tolist():
             tokens = int(batch.lengths[number] + runs.extra[number])
-            texts.errors[int(rows[number])] = cut_off(self.files, tokens)
-        mask = trained_tokens(batch, self.text, expanded, runs)
+            texts.errors[int(rows[number])] = cut_off(files, tokens)
+        mask = trained_tokens(batch, text, expanded, runs)
         sums = np.concatenate([[0], np.cumsum(mask)])
         texts.labels[rows] = sums[batch.offsets[1:]] - sums[batch.offsets[:-1]]
         own = place_media(media, rows, expanded, runs)
-        texts.tokens[rows] = batch.lengths + runs.extra - own
-        texts.tokens[rows] += 0 if self.files.vision is None else self.files.vision.overhead
+        overhead, in_front = (
+            (files.vision.overhead, files.vision.in_front) if files.vision else (0, 0)
+        )
+        texts.tokens[rows] = batch.lengths + runs.extra - own + overhead
         spans = Spans.of(mask, np.repeat(rows, batch.lengths))
         first, last = (places(batch, runs, at) for at in (spans.start, spans.stop - 1))
-        in_front = 0 if self.files.vision is None else self.files.vision.in_front
         media.at[np.isin(media.owners, rows) & (media.at != UNKNOWN)] += in_front
         return spans._replace(start=first + in_front, stop=last + 1 + in_front)
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from packidx.errors import SourceError
-from packidx.processor.assemble import DEFAULT_TEMPLATE, named_templates
 
 PATTERNS = [
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "config.json"),
@@ -24,6 +23,7 @@ PATTERNS = [
     *("chat_template.json", "chat_template.jinja"),
 ]
 """What is fetched of a model that is given by name."""
+DEFAULT_TEMPLATE = "default"
 _TEMPLATES = "additional_chat_templates"
 Given = Mapping[str, Any]
 """Settings, ``{"images.max_pixels": 602112}``, or by part: ``{"images": {"max_pixels": 602112}}``;
@@ -169,6 +169,15 @@ def read_templates(folder: Path, nested: Mapping[str, Any]) -> dict[str, str]:
     stated = (nested.get("chat_template"), older.get("chat_template"), raw)
     places = map(named_templates, (*stated, config.get("chat_template")))
     return next((templates for templates in places if DEFAULT_TEMPLATE in templates), {})
+
+
+def named_templates(value: Any) -> dict[str, str]:
+    """Templates by their names; a single one is ``default``."""
+    if isinstance(value, list):
+        value = {item.get("name"): item.get("template") for item in value}
+    if not isinstance(value, Mapping):
+        value = {DEFAULT_TEMPLATE: value}
+    return {name: text for name, text in value.items() if isinstance(text, str)}
 
 
 def _text(path: Path) -> str:

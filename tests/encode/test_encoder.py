@@ -21,7 +21,7 @@ from transformers import AutoProcessor, AutoTokenizer
 
 from packidx.encode import ProcessorEncoder
 from packidx.encode.loading import load_processor
-from packidx.errors import BadRecord, OptionError
+from packidx.errors import BadRecord, OptionError, SourceError
 from packidx.processor import ConversationCounter
 from packidx.records.conversation import to_messages
 from packidx.records.dialects.parse import parse
@@ -169,7 +169,7 @@ def test_unusable_processors(folders: dict[str, Path], tmp_path: Path) -> None:
         ProcessorEncoder(tokenizer)
     settings = (folders["qwen3-vl"] / "preprocessor_config.json").read_bytes()
     (tmp_path / "preprocessor_config.json").write_bytes(settings)
-    with pytest.raises(OptionError, match=r"no tokenizer\.json"):
+    with pytest.raises(SourceError, match=r"no tokenizer\.json"):
         ProcessorEncoder(tmp_path)
 
 

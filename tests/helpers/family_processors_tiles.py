@@ -39,7 +39,6 @@ from transformers.models.clip.image_processing_clip import CLIPImageProcessor
 from packidx.encode.loading import load_processor
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
-from packidx.processor.text.sequence import locate_runs
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
 
 LLAVA_ONEVISION = (
@@ -323,13 +322,7 @@ def counted(
         Counted(*(column[media.kind == kind] for column in columns)) for kind in range(2)
     )
 
-    expanded = counter.expand(talk, 0, media)
-    assert counter.text is not None
-    batch = counter.text.encode([expanded.text], [files.adds_special_tokens(expanded.text)])
-    runs = locate_runs(batch, [expanded], files.feature_ids)
-    repeats = np.ones(len(batch.ids), np.int64)
-    repeats[runs.tokens] = runs.repeats
-    ids: list[int] = np.repeat(batch.ids, repeats).tolist()
+    ids: list[int] = counter.tokens_of(talk, media).ids.tolist()
     assert counts.length[0] == len(ids)
     known = np.concatenate([images.patches, videos.patches])
     assert counts.vision_patches[0] == (-1 if (known < 0).any() else known.sum())

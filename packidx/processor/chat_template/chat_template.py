@@ -115,6 +115,11 @@ class ChatTemplate:
         }
         return partial(ChatTemplate, **options), (self.source, self.special_tokens)
 
+    @property
+    def plain_source(self) -> str:
+        """The Jinja text with every line end as ``\\n``, as text mode and Jinja read it."""
+        return self.source.replace("\r\n", "\n")
+
     def render(self, conversation: Conversation) -> Rendered:
         """`conversation` as text, as transformers renders it without a generation prompt; a
         document as `Documents` writes it.
