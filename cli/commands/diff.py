@@ -20,11 +20,8 @@ _WIDTH = 36  # characters of a value or name
 @click.command()
 @click.argument("a")
 @click.argument("b")
-@click.option(
-    "--exit-code", is_flag=True, help="Exit with status 1 if the plans differ, like git diff."
-)
 @json_option
-def diff(a: str, b: str, exit_code: bool, as_json: bool) -> None:
+def diff(a: str, b: str, as_json: bool) -> None:
     """Compare plan B with plan A, each an INDEX or INDEX@ID.
 
     \b
@@ -40,8 +37,6 @@ def diff(a: str, b: str, exit_code: bool, as_json: bool) -> None:
         doing("comparing plans")
         found = compare(one, two)
     print_json(found) if as_json else _print(found)
-    if exit_code and not found["same"]:
-        raise click.exceptions.Exit(1)
 
 
 def _print(found: Row) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from ..options import root_option
 from ..show.console import say, status
 
 
@@ -18,8 +17,7 @@ from ..show.console import say, status
     show_default=True,
     help="The page, one HTML file.",
 )
-@root_option
-def report(path: str, output: str, roots: dict[str, str]) -> None:
+def report(path: str, output: str) -> None:
     """Draw INDEX, INDEX@ID or LENGTHS on one page, a file that needs nothing else.
 
     It shows where tokens go, how full packs are, how long samples are, how balanced steps are, and
@@ -28,5 +26,5 @@ def report(path: str, output: str, roots: dict[str, str]) -> None:
     from packidx.inspect.report import write_report
 
     with status() as doing:
-        write_report(path, output, roots=roots, progress=doing)
+        write_report(path, output, progress=doing)
     say(f"written: {output}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from packidx.errors import OptionError
@@ -24,7 +24,6 @@ def write_report(
     output: str | os.PathLike[str],
     *,
     ranks: Sequence[int] = (),
-    roots: Mapping[str, str] | None = None,
     progress: Callable[[str], None] = lambda doing: None,
 ) -> None:
     """Write a report of an index or a lengths table: one HTML file, which needs nothing else.
@@ -36,7 +35,6 @@ def write_report(
         path: ``INDEX``, ``INDEX@ID``, or a lengths table.
         output: the file, which is replaced as a whole.
         ranks: numbers of data-parallel ranks, as of `packidx.inspect.stats.plan_stats`.
-        roots: ``{old: new}`` path prefixes, for data that has moved.
         progress: told what is being done.
 
     Raises:
@@ -50,7 +48,7 @@ def write_report(
         raise OptionError(
             f"-o {os.fspath(output)} is there and no report: name another file, or remove it"
         )
-    question = asked(path, roots or {})
+    question = asked(path, {})
     views = question.views(" ".join(question.names))
     with connect(views) as connection:
         if question.index is None:
