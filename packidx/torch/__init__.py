@@ -22,21 +22,26 @@ except ModuleNotFoundError as error:
         'packidx.torch needs PyTorch: run pip install "packidx[torch]"'
     ) from None
 
-from packidx.torch.collate import collate
-from packidx.torch.dataset import PackedDataset
-from packidx.torch.ordered import OrderedPacks, as_hf_dataset
-from packidx.torch.packs import Pack
-from packidx.torch.pixels import normalise_pixels
-from packidx.torch.sampler import PackSampler
+from packidx.torch.collate import collate as collate
+from packidx.torch.collate import shard_for_cp as shard_for_cp
+from packidx.torch.dataset import PackedDataset as PackedDataset
+from packidx.torch.packs import Pack as Pack
+from packidx.torch.pixels import normalise_pixels as normalise_pixels
+from packidx.torch.sampler import OrderedPacks as OrderedPacks
+from packidx.torch.sampler import PackSampler as PackSampler
+from packidx.torch.sampler import as_hf_dataset as as_hf_dataset
+from packidx.torch.sampler import check_ranks as check_ranks
 
 if TYPE_CHECKING:
-    from packidx.torch.context import shard_for_cp
-    from packidx.torch.isolation import IsolationError, check_isolation
-    from packidx.torch.loss import LossWeights, packed_loss
-    from packidx.torch.prepare import prepare_model
-    from packidx.torch.ranks import check_ranks
-    from packidx.torch.step_log import StepLog
-    from packidx.torch.stream import StreamingPackedDataset, StreamLoader, merge_states
+    from packidx.torch.isolation import IsolationError as IsolationError
+    from packidx.torch.isolation import check_isolation as check_isolation
+    from packidx.torch.loss import LossWeights as LossWeights
+    from packidx.torch.loss import packed_loss as packed_loss
+    from packidx.torch.prepare import prepare_model as prepare_model
+    from packidx.torch.step_log import StepLog as StepLog
+    from packidx.torch.stream import StreamingPackedDataset as StreamingPackedDataset
+    from packidx.torch.stream import StreamLoader as StreamLoader
+    from packidx.torch.stream import merge_states as merge_states
 
 # What the process that trains needs, and a worker that reads packs need not wait for.
 _LATER = {
@@ -46,33 +51,12 @@ _LATER = {
     "StreamLoader": "stream",
     "StreamingPackedDataset": "stream",
     "check_isolation": "isolation",
-    "check_ranks": "ranks",
     "merge_states": "stream",
     "packed_loss": "loss",
     "prepare_model": "prepare",
-    "shard_for_cp": "context",
 }
-
-__all__ = [
-    "IsolationError",
-    "LossWeights",
-    "OrderedPacks",
-    "Pack",
-    "PackSampler",
-    "PackedDataset",
-    "StepLog",
-    "StreamLoader",
-    "StreamingPackedDataset",
-    "as_hf_dataset",
-    "check_isolation",
-    "check_ranks",
-    "collate",
-    "merge_states",
-    "normalise_pixels",
-    "packed_loss",
-    "prepare_model",
-    "shard_for_cp",
-]
+_NOW = ("OrderedPacks", "Pack", "PackSampler", "PackedDataset", "as_hf_dataset", "check_ranks")
+__all__ = [*_NOW, "collate", "normalise_pixels", "shard_for_cp", *_LATER]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,9 +1,10 @@
-"""Packs -> exactly what ``model(**batch)`` takes, samples isolated from each other."""
+"""Packs -> exactly what ``model(**batch)`` takes, samples isolated from each other; and the part of
+it that a rank of a context-parallel group computes (`shard_for_cp`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ import torch
 from torch import Tensor
 
 from packidx.errors import MismatchError, OptionError
-from packidx.torch.joining import Rules
-from packidx.torch.packs import Pack, Segment, emptied, join_segments
+from packidx.torch.joining import IGNORE
+from packidx.torch.packs import NOTHING, Pack, Segment, join_segments
 from packidx.torch.pixels import TABLE
 
 # UnlimitedOCR splits by lists of numbers, and by no tensors of them.
@@ -51,7 +52,6 @@ def collate(
       are [3, B, T]. A model that turns this mask into bool merges the samples: those of
       transformers do, take another mode for them.
 
-
     Packs whose pixels are bytes give ``pixel_table``, too: call `normalise_pixels` on the batch.
 
     Args:
@@ -76,7 +76,10 @@ def collate(
     if attention in _ONE_ROW:
         rows = [[segment for pack in packs for segment in pack.segments]]
     else:
-        rows = _equally_long([pack.segments for pack in packs], pad_token_id, packs[0].rules)
+        sizes = [sum(segment.slot for segment in pack.segments) for pack in packs]
+        missing = [max(sizes) - size for size in sizes]
+        padding = [[Segment(NOTHING, size, pad_token_id)] if size else [] for size in missing]
+        rows = [[*pack.segments, *more] for pack, more in zip(packs, padding, strict=True)]
     batch: dict[str, Any] = dict(join_segments(rows, packs[0].rules))
     batch.pop("attention_mask", None)  # all ones
     if _OF_LISTS in batch:
@@ -106,19 +109,6 @@ def _check(packs: Sequence[Pack]) -> None:
             )
 
 
-def _equally_long(
-    rows: Sequence[Sequence[Segment]], pad_token_id: int, rules: Rules | None
-) -> list[list[Segment]]:
-    """The rows, and padding up to the longest, as a segment of its own."""
-    sizes = [sum(segment.slot for segment in row) for row in rows]
-    padded = []
-    for row, size in zip(rows, sizes, strict=True):
-        missing = max(sizes) - size
-        padding = Segment(emptied(row[0].tensors, rules), missing, pad_token_id)
-        padded.append([*row, padding] if missing else [*row])
-    return padded
-
-
 Rows = Sequence[Sequence[Segment]]
 
 
@@ -130,7 +120,7 @@ def _flash(rows: Rows, positions: Tensor) -> dict[str, Any]:
 
 
 def _flex(rows: Rows, positions: Tensor) -> dict[str, Any]:
-    from packidx.torch.masks import block_mask, causal_within
+    from packidx.torch.prepare import block_mask, causal_within
 
     numbers = torch.stack([_segment_numbers(row, padding=False) for row in rows])
     return {"attention_mask": block_mask(causal_within(numbers))}
@@ -142,12 +132,17 @@ def _indexed(rows: Rows, positions: Tensor) -> dict[str, Any]:
 
 
 def _thd(rows: Rows, positions: Tensor) -> dict[str, Any]:
-    lengths, slots = _thd_bounds(rows[0])
+    row = rows[0]
+    # A segment that is nothing but padding is part of the slot before it: an empty sequence is not
+    # something every kernel takes.
+    starts = [at for at, segment in enumerate(row) if segment.length or not at]
+    slots = [sum(each.slot for each in row[a:b]) for a, b in pairwise([*starts, len(row)])]
+    lengths = _cumulative([row[at].length for at in starts])
     return {
         "cu_seqlens": lengths,
-        "cu_seqlens_padded": slots,
+        "cu_seqlens_padded": _cumulative(slots),
         "max_seqlen": lengths.diff().max(),
-        "padding_mask": _segment_numbers(rows[0], padding=True)[None] == 0,
+        "padding_mask": _segment_numbers(row, padding=True)[None] == 0,
         "qkv_format": "thd",
         **_for_nemo(rows, positions),
     }
@@ -180,30 +175,10 @@ def _for_nemo(rows: Rows, positions: Tensor) -> dict[str, Tensor]:
 
 def _segment_numbers(row: Sequence[Segment], *, padding: bool) -> Tensor:
     """1, 1, 2, 2, 2 …: each token's segment, int64 [T]; with `padding` alignment padding is 0."""
-    slots = torch.tensor([segment.slot for segment in row])
-    numbers = torch.arange(1, len(row) + 1).repeat_interleave(slots)
-    if padding:
-        inside = torch.cat([torch.arange(segment.slot) for segment in row])
-        lengths = torch.tensor([segment.length for segment in row])
-        numbers[inside >= lengths.repeat_interleave(slots)] = 0
-    return numbers
-
-
-def _thd_bounds(row: Sequence[Segment]) -> tuple[Tensor, Tensor]:
-    """Return cumulative true lengths and cumulative slots, int32 [segments + 1], of a row.
-
-    A segment that is nothing but padding is part of the slot before it: an empty sequence is not
-    something every kernel takes.
-    """
-    lengths: list[int] = []
-    slots: list[int] = []
-    for segment in row:
-        if segment.length or not slots:
-            lengths.append(segment.length)
-            slots.append(segment.slot)
-        else:
-            slots[-1] += segment.slot
-    return _cumulative(lengths), _cumulative(slots)
+    numbers = [torch.full((segment.slot,), n) for n, segment in enumerate(row, start=1)]
+    for segment, own in zip(row, numbers if padding else (), strict=False):
+        own[segment.length :] = 0
+    return torch.cat(numbers)
 
 
 def _cumulative(counts: Sequence[int]) -> Tensor:
@@ -238,3 +213,89 @@ def _one_table(packs: Sequence[Pack]) -> dict[str, Tensor]:
     if any(not np.array_equal(tables[0], table) for table in tables[1:]):
         raise MismatchError("collate got packs whose pixels two processors scale: use one encoder")
     return {TABLE: torch.from_numpy(tables[0])} if tables else {}
+
+
+_BOUNDS = {"thd": "cu_seqlens_padded", "flash": "cu_seq_lens_q"}
+_FEATURES = ("pixel_values", "input_features", "input_values")
+_LOCAL = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
+
+
+def shard_for_cp(batch: dict[str, Any], rank: int, size: int) -> dict[str, Any]:
+    """Return the part of `batch` that a rank of a context-parallel group computes.
+
+    Each sample is cut into 2 · `size` chunks of one length, and the rank gets the chunks `rank` and
+    2 · `size` - 1 - `rank`: with a causal mask every rank then has as much to compute. Megatron,
+    Transformer Engine and the zigzag of ring-flash-attention cut so.
+
+    Tensors with a number for each token are cut. ``shift_labels`` is added before that, since the
+    next token may be on another rank; ``labels`` is the same then. Of a ``'thd'`` batch the bounds
+    stay those of the whole sequence, as Transformer Engine takes them; of a ``'flash'`` batch they
+    become those of the part.
+
+    Args:
+        batch: of `collate` with attention ``'thd'`` or ``'flash'``, for packs of a plan with
+            ``--align 2·size``. Put images into ``inputs_embeds`` [1, T, H] before; a model that
+            does so itself before it cuts (Megatron-Bridge, NeMo Automodel) takes the whole batch.
+        rank: of the group, 0 ≤ rank < size.
+        size: ranks of the group.
+
+    Raises:
+        OptionError: another attention, samples that `size` does not divide, pixels or sounds.
+    """
+    if not 0 <= rank < size:
+        raise OptionError(f"rank {rank} is outside [0, {size}), the ranks of the group")
+    kind = next((kind for kind, name in _BOUNDS.items() if name in batch), None)
+    if kind is None:
+        raise OptionError("context parallelism needs collate(packs, attention='thd' or 'flash')")
+    if any(key.startswith(_FEATURES) for key in batch) and "inputs_embeds" not in batch:
+        raise OptionError(
+            "the batch has pixels or sounds, whose features no rank's part could hold: embed them"
+            " first and give inputs_embeds in their place"
+        )
+    bounds: Tensor = batch[_BOUNDS[kind]]
+    slots = bounds.diff()
+    uneven = slots[slots % (2 * size) > 0].tolist()
+    if uneven:
+        raise OptionError(
+            f"a sample takes {uneven[0]} tokens, which {2 * size} chunks do not divide: plan with"
+            f" --align {2 * size}"
+        )
+    kept = _kept(bounds, rank, size)
+    whole = batch
+    if "labels" in batch and "shift_labels" not in batch:
+        shifted = torch.nn.functional.pad(batch["labels"][..., 1:], (0, 1), value=IGNORE)
+        whole = {**batch, "labels": shifted, "shift_labels": shifted}
+    tokens = int(bounds[-1])
+    part = {
+        key: value.index_select(_token_dimension(key, value), kept)
+        if isinstance(value, Tensor) and _is_of_tokens(key, value, tokens)
+        else value
+        for key, value in whole.items()
+    }
+    if kind == "flash":
+        part |= {key: part[key] // size for key in _LOCAL}
+    return part
+
+
+def _kept(bounds: Tensor, rank: int, size: int) -> Tensor:
+    """Return the places of the tokens that a rank has, int64 [T / size]."""
+    sizes = (bounds.diff() // (2 * size)).tolist()
+    first = [
+        (start + chunk * length, length)
+        for start, length in zip(bounds.tolist(), sizes, strict=False)
+        for chunk in (rank, 2 * size - 1 - rank)
+    ]
+    return torch.cat([torch.arange(at, at + length, device=bounds.device) for at, length in first])
+
+
+def _token_dimension(key: str, value: Tensor) -> int:
+    return 1 if key == "inputs_embeds" else value.ndim - 1
+
+
+def _is_of_tokens(key: str, value: Tensor, tokens: int) -> bool:
+    """Return whether a tensor has a number, or a vector, for each token: [1, T], [R, 1, T]."""
+    if value.ndim < 2 or key.startswith(("cu_", "image_", "video_")):
+        return False
+    # B is 1: pixels, one row for each patch, may have as many columns as there are tokens.
+    place = _token_dimension(key, value)
+    return value.shape[place] == tokens and value.shape[place - 1] == 1

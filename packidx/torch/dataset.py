@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import operator
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -13,21 +15,39 @@ from typing import Any, SupportsIndex
 import torch
 from torch.utils.data import Dataset
 
-from packidx.errors import MismatchError, OptionError
+from packidx.errors import BadRecord, MismatchError, OptionError, PackidxError, SourceError
+from packidx.format.index import IndexManifest
+from packidx.format.manifest import built_kinds
 from packidx.index import Index, open_index
 from packidx.index import Pack as PlannedPack
 from packidx.index import Sample as PlannedSample
 from packidx.index.described import short_name, untrained
+from packidx.io import storage
+from packidx.records.fetch import Fetcher
 from packidx.torch.events import Events, Happened, event
 from packidx.torch.joining import IGNORE, rules_of
 from packidx.torch.packs import NOTHING, Pack, Segment
 from packidx.torch.pixels import PackBuffer
-from packidx.torch.reader import Encode, SampleReader, encoder_of
-from packidx.torch.sample import PlanMismatch, Sample, length_of, media_of, normalise, up_to
+from packidx.torch.sample import (
+    ADVICE,
+    GUESSED,
+    PlanMismatch,
+    Sample,
+    check_media,
+    cut_piece,
+    length_of,
+    media_of,
+    normalise,
+    up_to,
+)
 from packidx.user_code import Function, fingerprint_of, planned_transform
 from packidx.words import number_of
 
 _log = logging.getLogger("packidx.torch")
+
+Encode = Callable[..., Mapping[str, Any]]
+"""A record (`records.read.opened_record`) -> one sample's tensors; given a `PackBuffer`, too, if it
+``takes_allocate``."""
 
 
 class PackedDataset(Dataset[Pack]):
@@ -87,22 +107,31 @@ class PackedDataset(Dataset[Pack]):
         on_bad: str = "error",
         dummy_image: bool | Mapping[str, Any] | None = None,
     ) -> None:
+        for name, asked, known in (
+            ("on_mismatch", on_mismatch, ("error", "skip", "fit")),
+            ("on_bad", on_bad, ("error", "skip")),
+        ):
+            if asked not in known:
+                raise OptionError(f"{name} {asked!r} is not one of {', '.join(known)}")
         self.index = open_index(index, roots)
-        self.encode = encode = encoder_of(encode, self.index)
+        snapshot, where = self.index.snapshot, str(self.index.path)
+        self.encode: Any = _encoder_of(encode, self.index)
+        encode = self.encode
         self._rules = rules_of(encode)
-        self.events = Events()
-        for text in untrained(self.index.snapshot):
-            _log.warning("%s: %s", self.index.path, text)
-        sources = self.index.snapshot.sources
-        self._sources: dict[str | None, int] = {
-            source.name: number for number, source in enumerate(sources)
-        }
-        self._options = self.index.snapshot.options
-        _check_fingerprint(self.index, encode)
-        planned = self.index.snapshot.lengths.transform
-        checked = planned_transform(planned, transform, str(self.index.path))
         self._pad_token_id = int(getattr(encode, "pad_token_id", None) or 0)
-        self._reader = SampleReader(self.index, encode, checked, on_mismatch, on_bad)
+        if hasattr(encode, "build_kinds"):
+            encode.build_kinds(built_kinds(snapshot.lengths.encoder))
+        self.events = Events()
+        for text in untrained(snapshot):
+            _log.warning("%s: %s", where, text)
+        self._sources: dict[str | None, int] = {
+            source.name: number for number, source in enumerate(snapshot.sources)
+        }
+        self._options, self._is_exact = snapshot.options, _is_exact(snapshot)
+        self._on_mismatch, self._on_bad = on_mismatch, on_bad
+        self._room = _room_of(snapshot) if on_mismatch == "fit" else None
+        checked = planned_transform(snapshot.lengths.transform, transform, where)
+        self._fetcher = Fetcher(self.index, checked)
         self._dummy_image = dummy_image
         if dummy_image and not self._options.reserve:
             _ = self._dummy_sample  # says how much the plan must reserve
@@ -123,80 +152,124 @@ class PackedDataset(Dataset[Pack]):
             BadRecord, SourceError: a record, its media or its shard cannot be read.
             OptionError: the plan does not reserve the dummy image's tokens.
         """
-        number = operator.index(k)
-        if not 0 <= number < len(self):
-            raise IndexError(f"pack {number} is outside [0, {len(self)}) of {self.index.path}")
-        return self.read(self.index.pack(number))
+        return self.read(self.index.pack(operator.index(k)))
 
     def read(self, planned: PlannedPack) -> Pack:
         """A pack as it was planned; it raises what ``dataset[k]`` raises."""
-        epoch = planned.stats.get("epoch", 0)
-        happened: Happened = []
+        epoch, pad, align = planned.stats.get("epoch", 0), self._pad_token_id, self._options.align
         media = [each for sample in planned.samples for each in sample.media or ()]
         images = [each for each in media if each["kind"] == "image"]
         patches = sum((each["t"] or 0) * (each["h"] or 0) * (each["w"] or 0) for each in images)
-        read = self._reader.read_all(planned.samples, epoch, happened, PackBuffer(patches))
-        whole = {place: sample for place, sample in enumerate(read) if sample is not None}
-        samples = whole if self._reader.room is None else self._fitting(planned, whole, happened)
+        happened, buffer, left = Happened(), PackBuffer(patches), self._room
+        ready = _prefetched(self._fetcher, planned.samples, epoch)
+        kept: list[PlannedSample] = []
+        segments: list[Segment] = []
+        for number, sample in enumerate(planned.samples):
+            tensors = self._read(sample, epoch, happened, buffer, ready.pop(number, None))
+            if tensors is None:
+                continue
+            slot = sample.padded_length or sample.length
+            if left is not None:
+                slot = up_to(length_of(tensors), align)
+                if slot > left:
+                    error = PlanMismatch(
+                        f"encoded to {length_of(tensors)} tokens but planned as {sample.length}: of"
+                        f" the {self._room} of its pack {left} are left"
+                    )
+                    happened.append(event("no_room", "left_out", sample, error, length_of(tensors)))
+                    continue
+                left -= slot
+            kept.append(sample)
+            segments.append(Segment(tensors, slot, pad))
+        if self._dummy_image and not any(media_of(each.tensors, self._rules) for each in segments):
+            dummy = {key: value.clone() for key, value in self._dummy_sample.items()}
+            segments.append(Segment(dummy, up_to(length_of(dummy), align), pad))
+        if rest := self._padded_length(planned, segments) - sum(each.slot for each in segments):
+            segments.append(Segment(NOTHING.copy(), rest, pad))
         for each in happened:
             self.events.add(each)
-        kept = [planned.samples[place] for place in samples]
-        sources = [self._sources.get(sample.source, -1) for sample in kept]
         return Pack(
             planned.pack_id,
             epoch,
             torch.tensor([sample.sample_id for sample in kept], dtype=torch.int64),
-            torch.tensor(sources, dtype=torch.int64),
+            torch.tensor([self._sources.get(sample.source, -1) for sample in kept]).long(),
             torch.tensor([sample.position for sample in kept], dtype=torch.int64),
-            self._segments(planned, kept, list(samples.values())),
+            segments,
             rules=self._rules or None,
             events=happened,
             pixel_table=getattr(self.encode, "pixel_table", None),
         )
 
-    def _fitting(
-        self, planned: PlannedPack, read: Mapping[int, Sample], happened: Happened
-    ) -> dict[int, Sample]:
-        """The samples, by their place, that there is room for, each as long as it is."""
-        fitting, left = {}, self._reader.room or 0
-        for place, sample in read.items():
-            length = length_of(sample)
-            taken = up_to(length, self._options.align)
-            if taken <= left:
-                fitting[place], left = sample, left - taken
-                continue
-            of_plan = planned.samples[place]
-            error = PlanMismatch(
-                f"encoded to {length} tokens but planned as {of_plan.length}: of the"
-                f" {self._reader.room} of its pack {left} are left"
-            )
-            happened.append(event("no_room", "left_out", of_plan, error, length))
-        return fitting
+    def _read(
+        self,
+        sample: PlannedSample,
+        epoch: int,
+        happened: Happened,
+        buffer: PackBuffer,
+        record: Any = None,
+    ) -> Sample | None:
+        """Read the piece of `sample` that its pack holds.
 
-    def _segments(
-        self, planned: PlannedPack, kept: list[PlannedSample], samples: list[Sample]
-    ) -> list[Segment]:
-        """All that the pack holds, padded as planned, of which `kept` are left as `samples`."""
-        pad, align = self._pad_token_id, self._options.align
-        slots = [sample.padded_length or sample.length for sample in kept]
-        if self._reader.room is not None:
-            slots = [up_to(length_of(sample), align) for sample in samples]
-        segments = [Segment(*each, pad) for each in zip(samples, slots, strict=True)]
-        if self._dummy_image and not any(media_of(sample, self._rules) for sample in samples):
-            dummy = {key: value.clone() for key, value in self._dummy_sample.items()}
-            segments.append(Segment(dummy, up_to(length_of(dummy), align), pad))
+        It has exactly the planned length, or its own by ``on_mismatch="fit"``. None if it is
+        skipped.
+
+        Args:
+            happened: events are added here.
+            buffer: of its pack, for the pixels of an encoder that ``takes_allocate``.
+            record: the sample's, if it is read already.
+        """
+        encoded, given = None, [buffer] if getattr(self.encode, "takes_allocate", False) else []
+        try:
+            if record is None:
+                record = self._fetcher.read(sample, epoch)
+            encoded = normalise(self.encode(record, *given), self._rules)
+            return self._piece(encoded, sample)
+        except Exception as error:
+            is_other = isinstance(error, PlanMismatch)
+            policy = self._on_mismatch if is_other else self._on_bad
+            if policy == "error" or not _is_of_the_sample(error):
+                raise _located(error, sample, self.index) from error.__cause__
+            length = None if encoded is None else length_of(encoded)
+            # Guessed lengths are hardly ever right: a warning for each would say nothing.
+            if policy != "fit" or self._is_exact:
+                kind, done = ("mismatch" if is_other else "unreadable"), "left_out"
+                done = "fitted" if policy == "fit" else done
+                happened.append(event(kind, done, sample, error, length))
+            return encoded if policy == "fit" and length else None
+
+    def _piece(self, encoded: Sample, sample: PlannedSample) -> Sample:
+        """Return `encoded`, cut as planned, with exactly the planned length and media."""
+        length, start = length_of(encoded), sample.token_start or 0
+        # Pieces of long samples have the longest length but for the last of a split one.
+        longest = self._options.longest
+        if length != sample.length or start:
+            may_cut = self._options.on_long in ("split", "truncate") and length > longest
+            stop = start + sample.length
+            if not may_cut or stop > length or (sample.length < longest and stop != length):
+                if not start and not may_cut:  # another grid says more than another length
+                    check_media(encoded, sample.media)
+                begin = f" from token {start}" if start else ""
+                raise PlanMismatch(
+                    f"encoded to {length} tokens but planned as {sample.length}{begin};"
+                    f" {ADVICE if self._is_exact else GUESSED}"
+                )
+            encoded = cut_piece(encoded, start, stop, self._rules)
+        check_media(encoded, sample.media)
+        return encoded
+
+    def _padded_length(self, planned: PlannedPack, segments: Sequence[Segment]) -> int:
+        """Return the tokens of a pack, its own padding included."""
+        options = self._options
         total = sum(segment.slot for segment in segments)
-        padded = up_to(max(total, align), self._options.pad_pack_to)
-        if self._reader.room is None:
+        padded = up_to(max(total, options.align), options.pad_pack_to)
+        if self._room is None:
             padded = max(padded, planned.stats["padded_length"] or 0)
-        if padded > self._options.capacity:
+        if padded > options.capacity:
             raise MismatchError(
                 f"pack {planned.pack_id} of {self.index.path} has {padded} tokens, over its"
-                f" capacity of {self._options.capacity}: plan again"
+                f" capacity of {options.capacity}: plan again"
             )
-        if rest := padded - total:
-            segments.append(Segment(NOTHING.copy(), rest, pad))
-        return segments
+        return padded
 
     @cached_property
     def _dummy_sample(self) -> Sample:
@@ -223,28 +296,36 @@ class PackedDataset(Dataset[Pack]):
             )
         return sample
 
-    def __getstate__(self) -> dict[str, Any]:
-        state = {**self.__dict__}
-        state.pop("_dummy_sample", None)  # each worker encodes its own
-        return state
 
-
-_SHOWN = 6  # settings that an error lists
 _SIDE = 32  # pixels; processors enlarge it to the smallest size that they take
+_SHOWN = 6  # settings that an error lists
 
 
-def _check_fingerprint(index: Index, encode: Encode) -> None:
+def _encoder_of(encode: Encode | str | PathLike[str], index: Index) -> Encode:
+    """Return `encode`, or the `ProcessorEncoder` of a processor, its folder or its name on the Hub,
+    with the label policy and the settings that the lengths of `index` were counted with.
+
+    Raises:
+        OptionError: it is neither.
+        MismatchError: the lengths were counted with an encoder of another fingerprint.
+    """
     counted = index.snapshot.lengths.encoder
-    if counted is None or counted.fingerprint is None:
-        return
+    is_object = hasattr(encode, "save_pretrained")  # and has its settings already
+    if is_object or isinstance(encode, str | PathLike):
+        from packidx.encode import ProcessorEncoder
+
+        settings = None if is_object or counted is None else counted.overrides
+        policy = None if counted is None else counted.labels
+        encode = ProcessorEncoder(encode, policy or "all", settings=settings)
+    if not callable(encode):
+        raise OptionError(f"encode is {encode!r}: give a processor's folder, or a callable")
     mine = fingerprint_of(encode)
-    if mine in (None, counted.fingerprint):
-        return
+    if counted is None or None in (mine, counted.fingerprint) or mine == counted.fingerprint:
+        return encode
     policy = "" if counted.labels is None else f" (labels {counted.labels!r})"
     parts = getattr(encode, "fingerprint_parts", None)
     differences = [] if parts is None else counted.differences(parts())
-    if len(differences) > _SHOWN:
-        more = len(differences) - _SHOWN
+    if (more := len(differences) - _SHOWN) > 0:
         differences[_SHOWN:] = [f"and {number_of(more, 'more setting')}"]
     by = f"one of fingerprint {mine}, not {counted.fingerprint}"
     name = getattr(encode, "name", "another encoder" if differences else by)
@@ -253,3 +334,69 @@ def _check_fingerprint(index: Index, encode: Encode) -> None:
         f" same processor and label policy{policy}, or"
         + "\n  ".join([" estimate and plan again", *differences])
     )
+
+
+def _room_of(snapshot: IndexManifest) -> int:
+    """Tokens that the samples of one pack may take by ``on_mismatch="fit"``, the margin included.
+
+    Raises:
+        OptionError: the plan cuts samples whose lengths were guessed.
+    """
+    options, result = snapshot.options, snapshot.result
+    is_split = result.num_pieces != result.num_samples or bool(options.weights)
+    is_cut = result.num_tokens_cut > 0 or (options.on_long == "split" and is_split)
+    if is_cut and not _is_exact(snapshot):
+        raise OptionError(
+            f"on_mismatch 'fit' cannot read this plan: --on-long {options.on_long} has cut samples"
+            " of lengths that were not counted exactly: plan with --on-long drop"
+        )
+    return (options.capacity - options.reserve) // options.pad_pack_to * options.pad_pack_to
+
+
+def _is_exact(snapshot: IndexManifest) -> bool:
+    """Return whether all lengths of a plan were counted exactly."""
+    methods = snapshot.lengths.methods
+    return 0 < methods.get("exact", 0) == sum(methods.values())
+
+
+def _is_of_the_sample(error: Exception) -> bool:
+    """Return whether `error` may concern one sample alone, not the plan or an installation."""
+    if isinstance(error, PackidxError):
+        return isinstance(error, BadRecord | SourceError | PlanMismatch)
+    return not isinstance(error, MemoryError | ImportError)
+
+
+def _prefetched(fetcher: Fetcher, samples: Sequence[PlannedSample], epoch: int) -> dict[int, Any]:
+    """Return the records of a pack that are in a store, by number: they are read side by side.
+
+    A record that cannot be read is left out: it raises the error where it is read by itself.
+    """
+    waiting = [number for number, sample in enumerate(samples) if fetcher.waits(sample)]
+    if len(waiting) < 2:
+        return {}
+
+    def attempt(number: int) -> dict[str, Any] | None:
+        try:
+            return fetcher.read(samples[number], epoch)
+        except Exception:
+            return None
+
+    with contextlib.suppress(PackidxError):
+        for shard in {samples[number].shard or 0 for number in waiting}:
+            fetcher.shard(shard)  # once, and not in each thread
+    with warnings.catch_warnings():
+        # Filters belong to all threads: each would take away and bring back the others'.
+        warnings.simplefilter("ignore")
+        return dict(zip(waiting, storage.overlapped(attempt, waiting), strict=True))
+
+
+def _located(error: Exception, sample: PlannedSample, index: Index) -> Exception:
+    """`error` with the pack and the sample in its notes, and in its text if it is ours."""
+    where = f"pack {sample.pack_id}, sample {sample.sample_id} (key {sample.key!r})"
+    located = error
+    if isinstance(error, BadRecord):
+        located = BadRecord(error.reason, f"{where}: {error.detail}")
+    elif isinstance(error, MismatchError | SourceError):
+        located = type(error)(f"{where}: {error}")
+    located.add_note(f"while reading {where} of {index.path}@{index.id}")
+    return located

@@ -11,6 +11,7 @@ import uuid
 import weakref
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from multiprocessing.context import get_spawning_popen
 from typing import Any, NamedTuple
 
@@ -80,7 +81,7 @@ class Events:
         self._taken = 0  # bytes of the file that are counted
         self._written = 0
         self._counts: Counter[str] = Counter()
-        self._left_out: Counter[str] = Counter()
+        self._left_out = LeftOut(0, 0)
         self._records: list[dict[str, Any]] = []
 
     @property
@@ -93,7 +94,7 @@ class Events:
     def left_out(self) -> LeftOut:
         """Return what was left out so far, once for every time."""
         self._take_in()
-        return LeftOut(self._left_out["samples"], self._left_out["tokens"])
+        return self._left_out
 
     @property
     def records(self) -> list[dict[str, Any]]:
@@ -117,34 +118,33 @@ class Events:
         kept = self._written <= LIMIT
         if kept:
             last = " (further ones are only counted)" if self._written == LIMIT else ""
-            _log.warning("%s%s", describe(event), last)
+            encoded = "" if event["found"] is None else f", encoded to {event['found']}"
+            _log.warning(
+                f"pack {event['pack']}, sample {event['sample_id']} (key {event['key']!r}), planned"
+                f" as {event['planned']} tokens{encoded}: {event['kind']}, {event['done']}:"
+                f" {event['error']}{last}"
+            )
         counted = ("kind", "done", "planned", "found")
         line = event if kept else {name: event[name] for name in counted}
-        try:
+        # A full disk must not end the training: the log says it, and the pack.
+        private = partial(os.open, mode=0o600)
+        with contextlib.suppress(OSError), open(self._path, "ab", 0, opener=private) as file:
             # One write at the end of the file: lines of several processes do not mix.
-            handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            try:
-                os.write(handle, json.dumps(line).encode() + b"\n")
-            finally:
-                os.close(handle)
-        except OSError:  # a full disk must not end the training: this process knows, and the log
-            self._count(line)
+            file.write(json.dumps(line).encode() + b"\n")
 
     def _take_in(self) -> None:
         with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as file:
             file.seek(self._taken)
             lines, newline, _ = file.read().rpartition(b"\n")
             self._taken += len(lines) + len(newline)
-            for line in lines.splitlines():
-                self._count(json.loads(line))
-
-    def _count(self, event: dict[str, Any]) -> None:
-        self._counts[event["kind"]] += 1
-        if event["done"] == "left_out":
-            tokens = event["planned"] if event["found"] is None else event["found"]
-            self._left_out.update(samples=1, tokens=tokens)
-        if "sample_id" in event and len(self._records) < LIMIT:
-            self._records.append(event)
+            for event in map(json.loads, lines.splitlines()):
+                self._counts[event["kind"]] += 1
+                if event["done"] == "left_out":
+                    tokens = event["planned"] if event["found"] is None else event["found"]
+                    samples, known = self._left_out
+                    self._left_out = LeftOut(samples + 1, known + tokens)
+                if "sample_id" in event and len(self._records) < LIMIT:
+                    self._records.append(event)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """With the file for a worker that is being spawned; any other copy has its own events."""
@@ -155,12 +155,3 @@ def _remove(path: str, owner: int) -> None:
     if os.getpid() == owner:
         with contextlib.suppress(OSError):
             os.unlink(path)
-
-
-def describe(event: dict[str, Any]) -> str:
-    """An event in one line."""
-    encoded = "" if event["found"] is None else f", encoded to {event['found']}"
-    return (
-        f"pack {event['pack']}, sample {event['sample_id']} (key {event['key']!r}), planned as"
-        f" {event['planned']} tokens{encoded}: {event['kind']}, {event['done']}: {event['error']}"
-    )

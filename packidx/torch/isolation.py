@@ -23,8 +23,6 @@ from packidx.torch.sample import TYPES
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 _COMPARED = 64  # tokens of a sample
 _SEARCHED = 1024  # packs
-# What stands in transformers' config where `collate` is asked for the name before it.
-_IMPLEMENTATIONS = {"sdpa": ("sdpa", "eager"), "flex": ("flex_attention",), "flash": ("flash",)}
 
 _CAUSES = (
     "the model was not given to prepare_model; a cache is on (pass use_cache=False); the batch has"
@@ -65,12 +63,8 @@ def check_isolation(
 
     Raises:
         IsolationError: a sample's logits differ; the first one is named, and likely reasons.
-        MismatchError: the pack holds one sample; or the model was loaded with another attention
-            than `attention`.
+        MismatchError: the pack holds one sample.
     """
-    inner = unwrap(model)
-    if collate is None:
-        _check_names(inner, attention)
     if not isinstance(pack, Pack):
         pack = _telling_pack(pack)
     alone = pack.alone()
@@ -83,13 +77,16 @@ def check_isolation(
     batch = dict(collate(pack) if collate is not None else collate_packs([pack], attention))
     worst = 0.0
     with torch.no_grad(), _evaluating(model):
-        compared = [_compared(sample.segments[0].length) for sample in alone]
+        compared = [
+            torch.linspace(0, length - 1, min(length, _COMPARED)).round().long()
+            for length in (sample.segments[0].length for sample in alone)
+        ]
         starts = accumulate((segment.slot for segment in pack.segments), initial=0)
         tokens = [start + within for start, within in zip(starts, compared, strict=False)]
         logits = _logits(model, batch, device, torch.cat(tokens))
         packed = torch.split(logits, [len(within) for within in compared])
         for at, sample in enumerate(alone):
-            own = _logits(model, _plain(sample, inner, attention), device, compared[at])
+            own = _logits(model, _plain(sample, unwrap(model), attention), device, compared[at])
             largest = max(1.0, float(own.abs().max()))
             allowed = _TOLERANCE.get(own.dtype, 1e-3) if tolerance is None else tolerance
             differences = (packed[at].double() - own.double()).abs().amax(-1)
@@ -109,16 +106,10 @@ def check_isolation(
 
 def _telling_pack(dataset: PackedDataset) -> Pack:
     """A pack of several samples, with images or videos where the plan has some."""
-    index, best = dataset.index, None
-    for number in range(min(index.num_packs, _SEARCHED)):
-        stats = index.stats(number)
-        if stats["num_samples"] < 2:
-            continue
-        best = number if best is None else best
-        if stats["num_images"] or stats["num_videos"]:
-            best = number
-            break
-    return dataset[best or 0]
+    stats = map(dataset.index.stats, range(min(dataset.index.num_packs, _SEARCHED)))
+    several = [pack for pack in stats if pack["num_samples"] > 1]
+    media = [pack for pack in several if pack["num_images"] or pack["num_videos"]]
+    return dataset[(media or several or [{"pack_id": 0}])[0]["pack_id"]]
 
 
 @contextmanager
@@ -131,18 +122,6 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
-
-
-def _check_names(model: Any, attention: str) -> None:
-    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else None
-    loaded = getattr(config, "_attn_implementation", None)
-    expected = _IMPLEMENTATIONS.get(attention)
-    if loaded is None or expected is None or any(name in loaded for name in expected):
-        return
-    raise MismatchError(
-        f"attention {attention!r} was asked for and the model was loaded with"
-        f" attn_implementation {loaded!r}: make them agree"
-    )
 
 
 def _plain(sample: Pack, model: Any, attention: str) -> dict[str, Any]:
@@ -171,11 +150,6 @@ def _takes(model: Any, argument: str) -> bool:
     return argument in inspect.signature(base.forward).parameters
 
 
-def _compared(length: int) -> Tensor:
-    """Tokens of a sample whose logits are compared, int64, ascending."""
-    return torch.linspace(0, length - 1, min(length, _COMPARED)).round().long()
-
-
 def _logits(
     model: nn.Module, batch: Mapping[str, Any], device: torch.device, tokens: Tensor
 ) -> Tensor:
@@ -196,15 +170,12 @@ def _logits(
     return logits if few else logits[tokens]
 
 
-_TOKEN_NAMES = ("{}_token_id", "{}_token_index")  # where configs keep a medium's token
-
-
 def _media_types(ids: Tensor, config: Any) -> Tensor:
     """1 on tokens that stand for an image, 2 for a video, 3 for audio, else 0; as `ids`."""
     types = torch.zeros_like(ids)
     for kind, value in TYPES.items():
-        for name in _TOKEN_NAMES:
-            token = getattr(config, name.format(kind), None)
+        for name in (f"{kind}_token_id", f"{kind}_token_index"):
+            token = getattr(config, name, None)
             if isinstance(token, int):
                 types[ids == token] = value
     return types

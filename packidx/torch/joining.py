@@ -200,20 +200,15 @@ def _shifted(key: str, rule: str, parts: Sequence[Mapping[str, Tensor]]) -> list
 
 
 def _join(key: str, tensors: Sequence[Tensor], is_last: bool, fillable: bool) -> Tensor:
-    if len(tensors) == 1:
-        return tensors[0]
+    if not is_last and (whole := adjacent(tensors)) is not None:
+        return whole
     shapes = {tuple(tensor.shape[:-1] if is_last else tensor.shape[1:]) for tensor in tensors}
     if len(shapes) == 1 and is_last:
         return torch.cat(tuple(tensors), dim=-1)
     rows = sum(tensor.shape[0] for tensor in tensors)
     dtype = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
     if len(shapes) == 1:
-        one = adjacent(tensors)
-        return (
-            torch.cat(list(tensors), out=empty((rows, *shapes.pop()), dtype))
-            if one is None
-            else one
-        )
+        return torch.cat(list(tensors), out=empty((rows, *shapes.pop()), dtype))
     if is_last or not fillable or len({len(shape) for shape in shapes}) > 1:
         raise MismatchError(
             f"encode returned {key} with different shapes {sorted(shapes)}"

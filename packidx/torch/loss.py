@@ -41,7 +41,8 @@ __all__ = [
     "seen_denominator",
 ]
 
-WEIGHTS = ("token", "sample", "square")
+WEIGHTS = {"token": 0.0, "sample": -1.0, "square": -0.5}
+"""w(n) is n to the power of these."""
 
 Batch = Mapping[str, Any]
 
@@ -65,18 +66,13 @@ class LossWeights:
 
     def per_token(self, counts: Tensor) -> Tensor:
         """w(n) for int64 `counts`, float32 of the same shape; 0 where n is 0."""
-        power = {"token": 0.0, "sample": -1.0, "square": -0.5}[self.name]
-        weights: Tensor = counts.clamp(min=1).double().pow(power).float()
+        weights: Tensor = counts.clamp(min=1).double().pow(WEIGHTS[self.name]).float()
         return weights.where(counts > 0, 0.0)
 
     def total(self, counts: npt.ArrayLike) -> float:
         """Σ n · w(n) over samples with `counts` label tokens each; their order does not matter."""
-        array = np.asarray(counts, np.int64)
-        if self.name == "token":
-            return float(array.sum())
-        if self.name == "sample":
-            return float(np.count_nonzero(array))
-        return math.fsum(np.sqrt(array).tolist())
+        array = np.asarray(counts, np.float64)
+        return math.fsum((array[array > 0] ** (1 + WEIGHTS[self.name])).tolist())
 
 
 def packed_loss(
@@ -198,11 +194,16 @@ def seen_denominator(
 
     All data-parallel ranks (`group`, all processes if None) must call it.
     """
-    total = math.fsum(batch_weight(batch, weights) for batch in batches)
+    return sum_over_ranks(math.fsum(batch_weight(batch, weights) for batch in batches), group)
+
+
+def sum_over_ranks(value: float, group: dist.ProcessGroup | None = None) -> float:
+    """Return the sum of the values of all ranks of `group`, which must all call it; of one process
+    its own."""
     if not (dist.is_available() and dist.is_initialized()):
-        return total
+        return value
     on_cpu = dist.get_backend(group) in ("gloo", "mpi")
     device = None if on_cpu else torch.accelerator.current_accelerator()
-    value = torch.tensor(total, dtype=torch.float64, device=device)
-    dist.all_reduce(value, group=group)
-    return float(value)
+    total = torch.tensor(value, dtype=torch.float64, device=device)
+    dist.all_reduce(total, group=group)
+    return float(total)

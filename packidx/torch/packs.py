@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -11,13 +11,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data._utils.collate import default_collate_fn_map
 
-from packidx.errors import MismatchError, OptionError
+from packidx.errors import MismatchError
 from packidx.torch.events import Happened
 from packidx.torch.joining import Rules, fills, is_integer, join_media
 from packidx.torch.pixels import TABLE, adjacent
-from packidx.torch.sample import Sample, between, length_of, media_of
+from packidx.torch.sample import Sample, length_of, media_of
 
 _NONE = torch.zeros(0, dtype=torch.int64)
 NOTHING: Sample = {"input_ids": _NONE, "labels": _NONE, "position_ids": _NONE}
@@ -84,16 +83,14 @@ class Pack:
 
     def alone(self) -> list[Pack]:
         """Each sample as a pack of its own, without padding."""
+        own = ("sample_ids", "source_ids", "positions")
         return [
-            Pack(
-                self.pack_id,
-                self.epoch,
-                self.sample_ids[at : at + 1],
-                self.source_ids[at : at + 1],
-                self.positions[at : at + 1],
-                [Segment(sample, length_of(sample))],
-                rules=self.rules,
-                pixel_table=self.pixel_table,
+            replace(
+                self,
+                **{name: getattr(self, name)[at : at + 1] for name in own},
+                segments=[Segment(sample, length_of(sample))],
+                events=[],
+                stream=None,
             )
             for at, sample in enumerate(self.samples)
         ]
@@ -141,16 +138,6 @@ class Pack:
         return _split, ({**vars(self), "segments": []}, joined, shapes, others)
 
 
-def _refuse(batch: Any, **_: Any) -> Any:
-    raise OptionError(
-        "torch's own collate does not join packs: give the DataLoader collate_fn=collate, of "
-        "packidx.torch"
-    )
-
-
-default_collate_fn_map[Pack] = _refuse
-
-
 Group = tuple[str, torch.dtype]
 """Of tensors that are sent as one: floats and bytes by their name, the rest by their type alone."""
 
@@ -184,11 +171,6 @@ def _split(
     return pack
 
 
-def emptied(sample: Sample, rules: Rules | None) -> Sample:
-    """Return a sample of no token and no medium, with the per-token tensors of `sample`."""
-    return {key: value.clone() for key, value in between(sample, 0, 0, rules).items()}
-
-
 def join_segments(rows: Sequence[Sequence[Segment]], rules: Rules | None) -> dict[str, Tensor]:
     """Join the segments of each row, and the rows, which are equally long.
 
@@ -200,24 +182,25 @@ def join_segments(rows: Sequence[Sequence[Segment]], rules: Rules | None) -> dic
             do not go together.
     """
     segments = [segment for row in rows for segment in row]
-    given = {key for segment in segments for key in segment.tensors}
     has_three = any(segment.tensors["position_ids"].ndim == 2 for segment in segments)
     batch = {}
     for key, fill in fills(rules).items():
-        if key in given:
-            own = [torch.cat([_padded(each, key, fill) for each in row]) for row in rows]
+        given = [segment.tensors[key] for segment in segments if key in segment.tensors]
+        if given:
+            own = [torch.cat([_padded(each, key, fill, given[0]) for each in row]) for row in rows]
             batch[key] = torch.stack(own)
     positions = [torch.cat([_positions(each, has_three) for each in row], dim=-1) for row in rows]
     batch["position_ids"] = torch.stack(positions, dim=-2)
     return batch | join_media([media_of(segment.tensors, rules) for segment in segments], rules)
 
 
-def _padded(segment: Segment, key: str, fill: int) -> Tensor:
-    """Return a per-token tensor of a segment, [slot]; `fill` throughout where it has none."""
-    value = segment.tensors.get(key)
+def _padded(segment: Segment, key: str, fill: int, like: Tensor) -> Tensor:
+    """Return a per-token tensor of a segment, [slot], of the type of `like`; `fill` throughout
+    where it has none."""
     fill = segment.pad_token_id if key == "input_ids" else fill
-    if value is None:
-        return torch.full((segment.slot,), fill)
+    if key not in segment.tensors:
+        return like.new_full((segment.slot,), fill)
+    value = segment.tensors[key]
     return torch.cat([value, value.new_full((_missing(segment, key),), fill)])
 
 

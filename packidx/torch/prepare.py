@@ -1,4 +1,5 @@
-"""Prepare a model for training on packs; refuse models that cannot keep samples apart."""
+"""Prepare a model for training on packs, refuse one that cannot keep samples apart, and make masks
+of packed rows for its kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
 
 from packidx.errors import MismatchError, OptionError
-from packidx.torch.masks import Between, PackBlockMask, block_mask, causal_within
 from packidx.torch.pixels import TABLE, normalise_pixels
 
 IMPLEMENTATIONS = ("sdpa", "eager", "flex_attention", "flash_attention_2")
@@ -171,8 +171,10 @@ def _hooks(model: nn.Module, config: Any) -> Iterator[tuple[nn.Module, Hook]]:
     text = config.get_text_config()
     kinds = _layer_types(text)
     windowed = bool(kinds & _WINDOWED) or (not kinds and getattr(text, "sliding_window", None))
-    for module in model.modules():
-        own: Any = getattr(module, "config", None)
+    visions = {type(getattr(each, "vision_config", None)) for each in _configs(config)}
+    towers: tuple[str, ...] = ()
+    for name, module in model.named_modules():
+        own: Any = getattr(module, "config", None)  # a tower's is a copy, in some releases
         if own is config and config.model_type == "gemma3" and "language_model" in module._modules:
             yield module, bidirectional_images
         if own is text and "layers" in module._modules:
@@ -180,21 +182,10 @@ def _hooks(model: nn.Module, config: Any) -> Iterator[tuple[nn.Module, Hook]]:
                 yield module, number_segments
             if windowed and text._attn_implementation == "flex_attention":
                 yield module, drop_block_mask
-    for tower in _flash_towers(model, config):
-        yield tower, own_bounds
-
-
-def _flash_towers(model: nn.Module, config: Any) -> Iterator[nn.Module]:
-    """Vision towers whose kernel takes bounds."""
-    visions = [getattr(each, "vision_config", None) for each in _configs(config)]
-    kinds = {type(each) for each in visions if each is not None}
-    inside: tuple[str, ...] = ()
-    for name, module in model.named_modules():
-        own: Any = getattr(module, "config", None)  # a copy of the model's, in some releases
-        if type(own) in kinds and not name.startswith(inside):
-            inside = (*inside, f"{name}.")
+        if own is not None and type(own) in visions and not name.startswith(towers):
+            towers = (*towers, f"{name}.")
             if "flash" in str(own._attn_implementation):
-                yield module
+                yield module, own_bounds
 
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -238,17 +229,15 @@ def bidirectional_images(
         )
     own: Any = module.config
     config = own.get_text_config()
-    implementation = config._attn_implementation
+    implementation = str(config._attn_implementation)
     segments = _segments(positions.expand(types.shape[0], -1))
     everywhere = Between(causal_within(segments).first, _ends(types == 1, segments))
     column = torch.arange(types.shape[1], device=types.device)
     oldest = column - config.sliding_window + 1  # that a sliding layer sees
     nearby = Between(everywhere.first.maximum(oldest), everywhere.last)
-    build = {"eager": _additive, "flex_attention": _tiled}.get(implementation, _boolean)
-    masks = {
-        "full_attention": build(everywhere, module),
-        "sliding_attention": build(nearby, module),
-    }
+    dtype = next(module.parameters()).dtype
+    rules = {"full_attention": everywhere, "sliding_attention": nearby}
+    masks = {kind: _mask(rule, implementation, dtype) for kind, rule in rules.items()}
     return args, {**kwargs, "attention_mask": masks}
 
 
@@ -271,21 +260,17 @@ def _ends(image: Tensor, segments: Tensor) -> Tensor:
     return ends.flip(-1).cummin(-1).values.flip(-1)
 
 
-def _boolean(rule: Between, module: nn.Module) -> Tensor:
-    """bool [B, 1, T, T], True where a token is seen."""
+def _mask(rule: Between, implementation: str, dtype: torch.dtype) -> Tensor | PackBlockMask:
+    """Return what an attention implementation takes: a BlockMask; or [B, 1, T, T], which for eager
+    is 0 where a token is seen and the lowest number elsewhere, for others bool."""
+    if implementation == "flex_attention":
+        return block_mask(rule)
     key = torch.arange(rule.first.shape[1], device=rule.first.device)
-    return ((key >= rule.first[..., None]) & (key <= rule.last[..., None]))[:, None]
-
-
-def _additive(rule: Between, module: nn.Module) -> Tensor:
-    """[B, 1, T, T] in the model's dtype: 0 where a token is seen, its lowest number elsewhere."""
-    dtype = next(module.parameters()).dtype
-    zero = torch.zeros((), dtype=dtype, device=rule.first.device)
-    return torch.where(_boolean(rule, module), zero, torch.finfo(dtype).min)
-
-
-def _tiled(rule: Between, module: nn.Module) -> PackBlockMask:
-    return block_mask(rule)
+    seen = ((key >= rule.first[..., None]) & (key <= rule.last[..., None]))[:, None]
+    if implementation != "eager":
+        return seen
+    zero = torch.zeros((), dtype=dtype, device=key.device)
+    return torch.where(seen, zero, torch.finfo(dtype).min)
 
 
 def drop_block_mask(
@@ -333,3 +318,77 @@ def own_bounds(
     if not _SAMPLES & kwargs.keys():
         return None
     return args, {key: value for key, value in kwargs.items() if key not in _SAMPLES}
+
+
+BLOCK = 128  # tokens per tile of a BlockMask, flex_attention's own default
+
+
+class Between:
+    """The mask_mod "key in [first[query], last[query]]", an object so that workers can send it.
+
+    Args:
+        first, last: int64 [B, T], columns of the row, the token's own among them; neither ever
+            falls along a row.
+    """
+
+    def __init__(self, first: Tensor, last: Tensor) -> None:
+        self.first, self.last = first, last
+
+    def __call__(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (key >= self.first[batch, query]) & (key <= self.last[batch, query])
+
+    def to(self, device: torch.device | str) -> Between:
+        return Between(self.first.to(device), self.last.to(device))
+
+
+def causal_within(numbers: Tensor) -> Between:
+    """Return a mask function: a token sees its own segment up to itself.
+
+    Args:
+        numbers: int64 [B, T], another one wherever another segment begins.
+    """
+    column = torch.arange(numbers.shape[1], device=numbers.device).expand_as(numbers)
+    begins = numbers.diff(dim=-1, prepend=numbers[:, :1]) != 0
+    return Between(torch.where(begins, column, 0).cummax(-1).values, column)
+
+
+class PackBlockMask(BlockMask):
+    """A BlockMask that takes the tensors its mask_mod reads along to another device."""
+
+    mask_mod: Any
+
+    def to(self, device: torch.device | str, **_: Any) -> PackBlockMask:
+        """The same mask on `device`; keywords of Tensor.to (``non_blocking``) are accepted."""
+        return block_mask(self.mask_mod.to(device))
+
+
+def block_mask(rule: Between) -> PackBlockMask:
+    """`rule` for flex_attention, one mask [B, 1, T, T] for all heads.
+
+    What the tokens of a tile see follows from its first and last token, because neither bound ever
+    falls: nothing of size T² is made.
+    """
+    length = rule.first.shape[1]
+    starts = torch.arange(0, length, BLOCK, device=rule.first.device)
+    ends = starts + BLOCK - 1
+    last = ends.clamp(max=length - 1)
+
+    some = rule.first[:, starts, None], rule.last[:, last, None]  # seen by some token of the tile
+    every = rule.first[:, last, None], rule.last[:, starts, None]  # and by each of them
+    seen = (ends >= some[0]) & (starts <= some[1])
+    full = (starts >= every[0]) & (ends <= every[1]) & (ends < length)[:, None]
+    mask: PackBlockMask = PackBlockMask.from_kv_blocks(
+        *_listed(seen & ~full),
+        *_listed(full),
+        BLOCK_SIZE=BLOCK,
+        mask_mod=rule,
+        seq_lengths=(length, length),
+    )
+    return mask
+
+
+def _listed(tiles: Tensor) -> tuple[Tensor, Tensor]:
+    """bool [B, rows, columns] -> how many columns each row has and which, marked ones first."""
+    tiles = tiles[:, None]  # one mask for all heads
+    order = torch.argsort(tiles.to(torch.int8), dim=-1, descending=True, stable=True)
+    return tiles.sum(-1).to(torch.int32), order.to(torch.int32).contiguous()

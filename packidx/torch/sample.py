@@ -138,12 +138,6 @@ def media_of(sample: Sample, rules: Rules | None) -> Sample:
     return {key: value for key, value in sample.items() if key not in own}
 
 
-def between(sample: Sample, start: int, stop: int, rules: Rules | None) -> Sample:
-    """Return tokens [start, stop) of a sample, without its media."""
-    own = ("position_ids", *fills(rules))
-    return {key: value[..., start:stop] for key, value in sample.items() if key in own}
-
-
 def up_to(length: int, multiple: int) -> int:
     """The smallest multiple of `multiple` that is at least `length`."""
     return -(-length // multiple) * multiple
@@ -190,9 +184,10 @@ def cut_piece(sample: Sample, start: int, stop: int, rules: Rules | None = None)
             f"the plan cuts this sample to tokens {start} to {stop}, and it has media outside of"
             f" them; {ADVICE}"
         )
-    piece = between(sample, start, stop, rules)
+    media = media_of(sample, rules)
+    piece = {key: value[..., start:stop] for key, value in sample.items() if key not in media}
     piece["labels"] = piece["labels"].clone()
     piece["labels"][:1] = IGNORE  # its predictor is in another piece
     if stop > start:
         piece["position_ids"] = piece["position_ids"] - piece["position_ids"][..., :1].min()
-    return piece | media_of(sample, rules)
+    return piece | media

@@ -1,12 +1,21 @@
-"""Order the packs that a rank trains on, and keep the state that resumes it."""
+"""Order the packs that a rank trains on, and keep the state that resumes it.
+
+`PackSampler` has the order of one rank's epoch, `OrderedPacks` that of a run, for loaders that read
+one item after another. `check_ranks` compares what all ranks of a run are about to train on.
+"""
 
 from __future__ import annotations
 
+import operator
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from torch.utils.data import Sampler
+import torch.distributed as dist
+from torch.utils.data import Dataset, Sampler
 
 from packidx.errors import MismatchError, OptionError
 from packidx.index import Index, open_index
@@ -21,7 +30,13 @@ from packidx.index.order import (
     packs_per_step,
     whole_number,
 )
+from packidx.torch.dataset import Encode, PackedDataset
 from packidx.torch.loss import LossWeights
+from packidx.torch.packs import Pack
+from packidx.user_code import fingerprint_of
+
+if TYPE_CHECKING:
+    import datasets
 
 _CHUNK = 4096  # order positions computed at a time: a fraction of a millisecond, 32 KiB
 
@@ -66,12 +81,15 @@ class PackSampler(Sampler[int]):
         self.index = open_index(index)
         self.rank, self.world_size = integer("rank", rank), integer("world_size", world_size)
         check_rank(self.rank, self.world_size)
-        if global_batch is None:
-            global_batch = _planned_step(self.index)
+        name = f"{self.index.path}@{self.index.id[:12]}"
+        if global_batch is None and (global_batch := packs_per_step(self.index.snapshot)) is None:
+            raise OptionError(
+                f"{name} is in random order and has no steps of its own: pass global_batch=N, the"
+                " packs of an optimizer step over all ranks and accumulation"
+            )
         self.global_batch = integer("global_batch", global_batch)
         self.seed, self.epoch = whole_number("seed", seed), whole_number("epoch", epoch)
         self._epochs = Epochs.of(self.index.snapshot)
-        name = f"{self.index.path}@{self.index.id[:12]}"
         check_global_batch(self.global_batch, self.world_size, self._epochs, name)
         self._start = 0  # where the next iteration begins
         self._position = 0  # global cursor in packs
@@ -94,8 +112,7 @@ class PackSampler(Sampler[int]):
     @property
     def left_out(self) -> list[int]:
         """Pack ids of the one incomplete step that this epoch leaves out, in order."""
-        result: list[int] = self._dealing.left_out().tolist()
-        return result
+        return [int(pack) for pack in self._dealing.left_out()]
 
     def __len__(self) -> int:
         """Packs this rank trains on in the whole of this epoch; equal for all ranks."""
@@ -170,10 +187,13 @@ class PackSampler(Sampler[int]):
             position -= position % self.global_batch
         self._start = self._position = position
 
+    def pack_at(self, position: int) -> int:
+        """Pack id at a position of this epoch's order, over all ranks."""
+        return int(self._dealing.packs(position, position + 1)[0])
+
     def packs_of_step(self, step: int) -> list[int]:
         """Pack ids of the global batch of optimizer step `step`, rank 0's first pack first."""
-        result: list[int] = self._dealing.packs_of_step(integer("step", step)).tolist()
-        return result
+        return [int(pack) for pack in self._dealing.packs_of_step(integer("step", step))]
 
     def denominator(self, step: int, weight: str = "token") -> float | None:
         """Return what the loss of `step` is divided by, for a `LossWeights` of that name.
@@ -190,23 +210,149 @@ class PackSampler(Sampler[int]):
         return LossWeights(weight).total(known) if len(known) == len(counts) else None
 
 
-def _planned_step(index: Index) -> int:
-    """Return the packs of a step that `index` was planned for.
-
-    Raises:
-        OptionError: it has no steps.
-    """
-    size = packs_per_step(index.snapshot)
-    if size is None:
-        raise OptionError(
-            f"{index.path}@{index.id[:12]} is in random order and has no steps of its own: pass"
-            " global_batch=N, the packs of an optimizer step over all ranks and accumulation"
-        )
-    return size
-
-
 _MUST_AGREE = {
     "snapshot_id": "open the index at the state's snapshot (dir@ID), or start a new run",
     "seed": "construct the sampler with the state's seed",
     "global_batch": "what a step trains on depends on it: keep it and change the accumulation",
 }
+
+
+class OrderedPacks(Dataset[Pack]):
+    """Item i is the i-th pack of training, over all epochs of a run.
+
+    With it a trainer needs a sampler that goes on one by one, such as torch's
+    ``DistributedSampler(shuffle=False)`` or Megatron's, and a counter of consumed items to resume:
+    the packs and their order are those of a `PackSampler` of the same seed and global batch. The
+    one incomplete step at the end of an epoch is left out.
+
+    Args:
+        index: path of an index (``dir`` or ``dir@ID``) or an opened one.
+        encode: of `PackedDataset`.
+        global_batch: packs of an optimizer step, over all ranks and accumulation.
+        epochs: of the run.
+        seed: of the order.
+        reading: further arguments of `PackedDataset`.
+
+    Raises:
+        OptionError: a global batch of which an epoch has no step, or another number that is none.
+        MismatchError: as of `PackedDataset`.
+    """
+
+    def __init__(
+        self,
+        index: str | Path | Index,
+        encode: Encode | str | PathLike[str],
+        global_batch: int,
+        epochs: int = 1,
+        seed: int = 0,
+        roots: Mapping[str, str] | None = None,
+        **reading: Any,
+    ) -> None:
+        self.index = open_index(index, roots)
+        self.dataset = PackedDataset(self.index, encode, **reading)
+        self._sampler = PackSampler(self.index, global_batch=global_batch, seed=seed)
+        self.global_batch, self.seed = self._sampler.global_batch, self._sampler.seed
+        self.epochs, self._per_epoch = whole_number("epochs", epochs, 1), len(self._sampler)
+
+    def __len__(self) -> int:
+        return self._per_epoch * self.epochs
+
+    def pack_number(self, i: SupportsIndex) -> tuple[int, int]:
+        """The epoch of item `i`, and its pack in the index.
+
+        Raises:
+            IndexError: there is no such item.
+        """
+        item = operator.index(i)
+        if not 0 <= item < len(self):
+            raise IndexError(f"item {item} is outside [0, {len(self)}), the packs of this run")
+        epoch, position = divmod(item, self._per_epoch)
+        self._sampler.set_epoch(epoch)
+        return epoch, self._sampler.pack_at(position)
+
+    def __getitem__(self, i: SupportsIndex) -> Pack:
+        """The pack of item `i`; it raises what `PackedDataset` raises."""
+        return self.dataset[self.pack_number(i)[1]]
+
+
+def as_hf_dataset(ordered: OrderedPacks) -> datasets.Dataset:
+    """Return a `datasets.Dataset` whose row i is ``{"pack": ordered[i]}``, read when asked for.
+
+    For trainers that take nothing else; `collate` takes its rows as they are. Let the trainer read
+    it in order, neither shuffled nor prepared, for one epoch of its own, with
+    ``remove_unused_columns=False``. The package ``datasets`` must be there.
+    """
+    from datasets import Dataset
+
+    items = Dataset.from_dict({"item": range(len(ordered))})
+    return items.with_transform(partial(_read_rows, ordered))
+
+
+def _read_rows(ordered: OrderedPacks, rows: Mapping[str, list[int]]) -> dict[str, list[Pack]]:
+    return {"pack": [ordered[item] for item in rows["item"]]}
+
+
+Facts = Mapping[str, Any]
+
+NAMES = {"snapshot_id": "snapshot", "recipe": "stream", "encoder": "encoder's fingerprint"}
+
+
+def check_ranks(dataset: PackedDataset, sampler: PackSampler) -> None:
+    """Compare what the processes of a run are about to train on.
+
+    All processes must call it, after the sampler has loaded its
+    state. They need the same snapshot, seed, epoch, position, global batch, world size and encoder,
+    and every data-parallel rank must occur equally often: processes that share a rank (tensor or
+    pipeline parallel) share its packs. Without a process group only `dataset` and `sampler` are
+    compared with each other.
+
+    Raises:
+        MismatchError: something differs; with the same words on every rank.
+    """
+    fault = ""
+    if sampler.index.id != dataset.index.id:
+        fault = f"the sampler has snapshot {sampler.index.id}, the dataset {dataset.index.id}"
+    facts = {
+        **sampler.state_dict(),
+        "snapshot_id": dataset.index.id,
+        "world_size": sampler.world_size,
+        "rank": sampler.rank,
+        "encoder": fingerprint_of(dataset.encode),
+    }
+    agree(facts, fault)
+
+
+def agree(facts: Facts, fault: str = "") -> None:
+    """Compare facts of all processes of a run, by one all_gather.
+
+    Args:
+        facts: `rank` and `world_size`, which say who this process is; all others must be equal.
+        fault: why this process cannot go on; the others then stop as well.
+
+    Raises:
+        MismatchError: something differs, or a process has a fault; with the same words everywhere.
+    """
+    gathered: list[Any] = [(facts, fault)]
+    together = dist.is_available() and dist.is_initialized()
+    if together:
+        mine, gathered = gathered[0], [None] * dist.get_world_size()
+        dist.all_gather_object(gathered, mine)
+    for number, (_, theirs) in enumerate(gathered):
+        if theirs:
+            raise MismatchError(f"{theirs} (process {number})" if together else theirs)
+    faults = []
+    for key, first in gathered[0][0].items():
+        others = [(n, each[key]) for n, (each, _) in enumerate(gathered) if each[key] != first]
+        if others and key != "rank":
+            number, other = others[0]
+            name = f"the {NAMES.get(key, key)}"
+            faults.append(f"{name} {first} on process 0, {other} on process {number}")
+    times, ranks = Counter(each["rank"] for each, _ in gathered), gathered[0][0]["world_size"]
+    if together and len({times[rank] for rank in range(ranks)}) > 1:
+        found = ", ".join(f"rank {rank} ({n} processes)" for rank, n in sorted(times.items()))
+        faults.append(f"of {ranks} ranks there are {found}")
+    if faults:
+        raise MismatchError(
+            f"the ranks do not agree: {'; '.join(faults)}: give all of them the same data, options,"
+            " state and encoder, and each its own rank"
+        )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import time
-import weakref
 from typing import Any
 
 import pyarrow as pa
@@ -65,11 +65,23 @@ class StepLog:
             "seed": sampler.seed,
             "global_batch": sampler.global_batch,
         }
-        _check_run(self.folder, run)
-        self._batches: list[tuple[Tensor, Tensor]] = []
+        if has_log(self.folder):
+            last = pq.read_table(log_files(self.folder)[-1], columns=[*run])
+            (before,) = last.slice(0, 1).to_pylist()
+            other = [name for name in run if before[name] != run[name]]
+            if other and before["snapshot_id"] == run["snapshot_id"]:
+                name = other[0]
+                raise MismatchError(
+                    f"{self.folder} has the log of a run with {name} {before[name]}, this one has"
+                    f" {run[name]}: give each run a folder of its own"
+                )
+        self._run, self._flush_steps = run, flush_steps
+        self._session, self._part, self._last = time.time_ns(), 0, (-1, -1)
         self._ended: float | None = None
-        self._writer = _Writer(self.folder, sampler, run, flush_steps)
-        weakref.finalize(self, self._writer.flush)
+        # Losses stay on their device until a file is written, so that no step waits for them.
+        self._batches: list[tuple[Tensor, Tensor]] = []
+        self._rows: list[dict[str, Any]] = []
+        atexit.register(self.close)
 
     def add(self, batch: Batch, losses: Tensor) -> None:
         """Note the losses of a micro-step's label tokens; `packed_loss` does it with ``log=``.
@@ -124,99 +136,50 @@ class StepLog:
             whole = getattr(grad_norm, "full_tensor", None)
             grad_norm = (whole() if whole else grad_norm).detach()
         place = (sampler.epoch, step)
-        self._writer.add(place, seconds, grad_norm, packs, self._batches)
-        self._batches = []
-
-    def close(self) -> None:
-        """Write what is not written yet."""
-        self._writer.flush()
-
-
-def _check_run(folder: str, run: dict[str, Any]) -> None:
-    """Refuse a folder with another run of the same snapshot, whose steps are others."""
-    if not has_log(folder):
-        return
-    [before] = pq.read_table(log_files(folder)[-1], columns=[*run]).slice(0, 1).to_pylist()
-    differing = [name for name in run if before[name] != run[name]]
-    if differing and before["snapshot_id"] == run["snapshot_id"]:
-        name = differing[0]
-        raise MismatchError(
-            f"{folder} has the log of a run with {name} {before[name]}, this one has {run[name]}:"
-            " give each run a folder of its own"
-        )
-
-
-class _Writer:
-    """Keep steps, and write every `flush_steps` of them as a file.
-
-    Losses stay on their device until then, so that no step waits for them.
-    """
-
-    def __init__(
-        self, folder: str, sampler: PackSampler, run: dict[str, Any], flush_steps: int
-    ) -> None:
-        self._folder, self._run, self._flush_steps = folder, run, flush_steps
-        self._index, self._rank, self._ranks = sampler.index, sampler.rank, sampler.world_size
-        self._session, self._part, self._last = time.time_ns(), 0, (-1, -1)
-        self._rows: list[dict[str, Any]] = []
-
-    def add(
-        self,
-        place: tuple[int, int],
-        seconds: float | None,
-        grad_norm: Tensor | float | None,
-        packs: list[int],
-        batches: list[tuple[Tensor, Tensor]],
-    ) -> None:
-        """Keep a step.
-
-        Args:
-            place: epoch and step.
-            packs: of the rank.
-            batches: of each, pack, position and sample id, int64 [n, 3]; label tokens and loss,
-                float64 [n, 2].
-        """
         if place <= self._last:  # the run went back: the later row holds
-            self.flush()
+            self.close()
             self._session = time.time_ns()
         self._last = place
-        known: dict[str, Any] = {"session": self._session, "epoch": place[0], "step": place[1]}
-        known |= {"rank": self._rank, "world_size": self._ranks, "seconds": seconds}
-        kept = {"grad_norm": grad_norm, "packs": packs, "samples": batches}
-        self._rows.append({**self._run, **known, **kept})
+        row: dict[str, Any] = {
+            "session": self._session,
+            "epoch": sampler.epoch,
+            "step": step,
+            "seconds": seconds,
+        }
+        row |= {"rank": sampler.rank, "world_size": sampler.world_size, "grad_norm": grad_norm}
+        self._rows.append({**self._run, **row, "packs": packs, "samples": self._batches})
+        self._batches = []
         if len(self._rows) == self._flush_steps:
-            self.flush()
+            self.close()
 
-    def flush(self) -> None:
+    def close(self) -> None:
         """Write the steps that are not written yet."""
         rows, self._rows = self._rows, []
         if not rows:
             return
         try:
             table = pa.Table.from_pylist(list(map(self._finished, rows)), STEP_LOG)
-            path = os.path.join(self._folder, part_name(self._session, self._rank, self._part))
+            name = part_name(self._session, self.sampler.rank, self._part)
+            path = os.path.join(self.folder, name)
             with atomic_file(path) as file, pq.ParquetWriter(file, STEP_LOG) as writer:
                 writer.write_table(table)
         except Exception as error:  # a full disk must not end the training
-            _log.error("%d steps are not logged in %s: %s", len(rows), self._folder, error)
+            _log.error("%d steps are not logged in %s: %s", len(rows), self.folder, error)
         self._part += 1
 
     def _finished(self, row: dict[str, Any]) -> dict[str, Any]:
-        packs = [self._index.stats(number) for number in sorted(row.pop("packs"))]
+        packs = [self.sampler.index.stats(number) for number in sorted(row.pop("packs"))]
         sums = {name: [pack[name] for pack in packs] for name in _SUMS}
         norm = row["grad_norm"]
+        samples = [
+            dict(zip(_SAMPLE, (*names, int(number), loss), strict=True))
+            for named, sums_of in row["samples"]
+            for names, (number, loss) in zip(named.tolist(), sums_of.tolist(), strict=True)
+            if number
+        ]
         return {
             **row,
             **{name: None if None in each else sum(each) for name, each in sums.items()},
             "grad_norm": None if norm is None else float(norm),
-            "samples": [each for batch in row["samples"] for each in _samples(*batch)],
+            "samples": samples,
         }
-
-
-def _samples(named: Tensor, sums: Tensor) -> list[dict[str, Any]]:
-    """Return the rows of a batch's samples with label tokens."""
-    return [
-        dict(zip(_SAMPLE, (*names, int(number), loss), strict=True))
-        for names, (number, loss) in zip(named.tolist(), sums.tolist(), strict=True)
-        if number
-    ]

@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
-import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from packidx.digests import canonical_json, digest
@@ -27,17 +25,18 @@ from packidx.io import files
 from packidx.pack.streams import WINDOW, check_lanes, least_lanes
 from packidx.plan.options import PlanOptions, mix_of
 from packidx.torch.collate import collate
-from packidx.torch.dataset import PackedDataset
+from packidx.torch.dataset import Encode, PackedDataset
 from packidx.torch.events import Events
+from packidx.torch.loss import sum_over_ranks
 from packidx.torch.packs import Pack
-from packidx.torch.ranks import agree
-from packidx.torch.reader import Encode
+from packidx.torch.sampler import NAMES, agree
 from packidx.torch.stream_rows import StreamIndex
 from packidx.user_code import fingerprint_of
 
 _VERSION = 2
 _log = logging.getLogger("packidx.torch")
 _LOGGED = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in LOG_COLUMNS.items()])
+_OF_SAMPLE = [name for name in LOG_COLUMNS if name != "place"]
 _CAPS = ("max_images", "max_vision_patches", "max_samples")
 _OPTIONS = ("margin", "align", "pad_pack_to", "reserve", *_CAPS)
 
@@ -108,9 +107,6 @@ class StreamingPackedDataset(IterableDataset[Pack]):
         **reading: Any,
     ) -> None:
         check_rank(rank, world_size)
-        whole_number("seed", seed, 0)
-        whole_number("epoch", epoch, 0)
-        whole_number("micro_batch", micro_batch, 1)
         if unknown := sorted({*(options or {})}.difference(_OPTIONS)):
             raise OptionError(
                 f"options has {unknown[0]!r}, and a stream takes {', '.join(_OPTIONS)} there"
@@ -119,15 +115,16 @@ class StreamingPackedDataset(IterableDataset[Pack]):
         self._options = PlanOptions(
             capacity,
             strategy=strategy,
-            seed=seed,
+            seed=whole_number("seed", seed),
             window=window,
             lanes=lanes,
             mix=mix_of(mix or ()),
             **(options or {}),
         )
         self._roots, self._reading = dict(roots or {}), reading
-        self.rank, self.world_size, self.micro_batch = rank, world_size, micro_batch
-        self._cursor = _Cursor(epoch)
+        self.rank, self.world_size = rank, world_size
+        self.micro_batch = whole_number("micro_batch", micro_batch, 1)
+        self._cursor = _Cursor(whole_number("epoch", epoch))
         self._opened: tuple[StreamIndex, PackedDataset] | None = None
         if lanes is not None:
             self._open()
@@ -204,7 +201,11 @@ class StreamingPackedDataset(IterableDataset[Pack]):
                 pack.events.append(each)
                 packs.events.add(each)
             index.happened = []
-            pack.stream = _kept_of(planned)
+            logged = [
+                {"place": place, **{name: getattr(sample, name) for name in _OF_SAMPLE}}
+                for sample in planned.samples
+            ]
+            pack.stream = {"place": place, "lane": planned.stats["lane"], "logged": logged}
             yield pack
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -217,17 +218,14 @@ class StreamingPackedDataset(IterableDataset[Pack]):
         """
         _check_state(state)
         index, _ = self._open(1, state["num_lanes"])
-        if state["recipe"] != index.recipe:
-            raise MismatchError(
-                f"the state is of the stream {state['recipe'][:12]}, this one is"
-                f" {index.recipe[:12]}: its records, options, seed, window or lanes are others"
-            )
-        mine = fingerprint_of(self._encode)
-        if state["encoder"] != mine:
-            raise MismatchError(
-                f"the state is of an encoder of fingerprint {state['encoder']}, this one has"
-                f" {mine}: give the encoder that the state was saved with"
-            )
+        for name, mine, advice in (
+            ("recipe", index.recipe, "its records, options, seed, window or lanes are others"),
+            ("encoder", fingerprint_of(self._encode), "give the encoder that it was saved with"),
+        ):
+            if state[name] != mine:
+                raise MismatchError(
+                    f"the state has the {NAMES[name]} {state[name]}, this stream {mine}: {advice}"
+                )
         lanes = {int(number): own for number, own in state["lanes"].items()}
         if len(lanes) < (number := min(state["place"], index.lanes)):
             raise MismatchError(
@@ -237,30 +235,14 @@ class StreamingPackedDataset(IterableDataset[Pack]):
         self._cursor = _Cursor(state["epoch"], state["place"], lanes)
 
 
-def _kept_of(planned: PlannedPack) -> dict[str, Any]:
-    """Return what a loader keeps of a pack: its place, its lane's next state, rows of the log."""
-    place = planned.pack_id
-    names = [name for name in LOG_COLUMNS if name != "place"]
-    rows = [{name: getattr(sample, name) for name in names} for sample in planned.samples]
-    logged = [{"place": place, **row} for row in rows]
-    return {"place": place, "lane": planned.stats["lane"], "logged": logged}
-
-
 def _signed(state: Mapping[str, Any]) -> dict[str, Any]:
     content = {name: value for name, value in state.items() if name != "digest"}
     return {**content, "digest": digest(canonical_json(content))}
 
 
 def _check_state(state: Mapping[str, Any]) -> None:
-    """
-    Raises:
-        FormatError: it is not a state of a stream, or was changed since it was saved.
-    """
-    try:
-        is_state = state["version"] == _VERSION and _signed(state)["digest"] == state["digest"]
-    except (KeyError, TypeError, ValueError):
-        is_state = False
-    if not is_state:
+    """Raise a FormatError if `state` is none of a stream, or was changed since it was saved."""
+    if state.get("version") != _VERSION or _signed(state) != state:
         raise FormatError(
             "this is not a state of a stream, or it was changed: give what StreamLoader.state_dict"
             " or merge_states returned"
@@ -382,13 +364,10 @@ class StreamLoader(DataLoader[Any]):
         batch, kept = next(batches, (None, []))
         first = place + (stream.rank - place) % stream.world_size
         wanted = [first + n * stream.world_size for n in range(stream.micro_batch)]
-        has_one = [pack["place"] for pack in kept] == wanted
-        if stream.world_size > 1 and dist.is_available() and dist.is_initialized():
-            device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-            everywhere = torch.tensor([has_one], dtype=torch.int32, device=device)
-            dist.all_reduce(everywhere, dist.ReduceOp.MIN)
-            has_one = bool(everywhere.item())
-        return (batch, kept) if has_one else None
+        missing = float([pack["place"] for pack in kept] != wanted)
+        if stream.world_size > 1:
+            missing = sum_over_ranks(missing)
+        return None if missing else (batch, kept)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state behind the batches that were given out, to be merged with the other

@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,26 +18,25 @@ from packidx.arrays import Bools, Int64s
 from packidx.digests import canonical_json, digest
 from packidx.errors import BadRecord, OptionError, SourceError
 from packidx.format.index import IndexManifest, LengthsOf, Options, Result, Source
-from packidx.format.lengths import KnownTable, known_table
-from packidx.format.manifest import DEFAULT, as_planned
+from packidx.format.lengths import LengthsManifest, known_table
+from packidx.format.manifest import DEFAULT, as_planned, decoded
 from packidx.format.schema import LENGTHS, METHODS, PLANNED_MEDIA, Sample
 from packidx.hashing import derive_key, hash_ints, hash_numbered
 from packidx.index import Index
 from packidx.index import Pack as PlannedPack
-from packidx.io.copies import local_copies
+from packidx.io.copies import StoredFile, local_copies
 from packidx.pack.solve import Problem
 from packidx.pack.streams import Copies, LaneOrder, expected_copies, most_copies, pack_window
 from packidx.plan.options import PlanOptions
 from packidx.plan.resolved import with_defaults
 from packidx.plan.select.mixture import SourceTotals, copies_of, weights_of
 from packidx.records.fetch import Fetcher
+from packidx.torch.dataset import Encode
 from packidx.torch.events import Happened, event
-from packidx.torch.reader import Encode
 from packidx.torch.sample import length_of, normalise
 
 _LOCATED = ("sample_id", "source", "key", "shard", "row", "offset", "nbytes")
 _COUNTED = ("length", "label_tokens", "num_images", "vision_patches", "media", "status")
-_PLANNED = [field.name for field in PLANNED_MEDIA.value_type]
 
 
 class StreamIndex(Index):
@@ -75,25 +73,30 @@ class StreamIndex(Index):
         assert asked.lanes is not None and asked.rows_of_window is not None
         self.asked, self.roots, self._encode = asked, dict(roots), encode
         self.lanes, self.window_size = asked.lanes, asked.rows_of_window
-        if isinstance(sources, str | os.PathLike):
-            sources = [os.fspath(sources)]
-        names = list(sources)
+        names = [os.fspath(sources)] if isinstance(sources, str | os.PathLike) else list(sources)
         self.path = names[0]
         self.left_out: list[str] = []
         self.happened: Happened = []
-        table = _lengths_table(names)
-        self.is_counted = table is not None
+        manifest = None
+        with contextlib.suppress(SourceError):
+            table = known_table(self.path)
+            manifest = table.manifest if len(names) == 1 else None
+        self.is_counted = manifest is not None
         self._bad: dict[int, BadRecord] = {}
-        if table is None:
+        if manifest is None:
             self._rows, stated = _scanned(names, self._bad)
         else:
-            self._rows, stated = _counted(self.path, table)
+            self._rows, stated = _counted(self.path, manifest, table.files)
         weakest = max(stated["lengths"].methods, key=METHODS.index, default="exact")
         own = with_defaults(asked, weakest)
-        self._capped = {name: self._counts(name) for name in own.caps if name != "num_samples"}
+        if not self.is_counted and (own.max_images or own.max_vision_patches):
+            raise OptionError(
+                "a cap on images needs to know them before they are read: run `packidx estimate`"
+                " and stream from that"
+            )
+        self._capped: dict[str, Int64s] = {}
         self.lengths = self._usable_lengths(own) if self.is_counted else None
-        source = self._rows["source"].combine_chunks().to_numpy(zero_copy_only=False)
-        weights = self._weights(stated["sources"], source)
+        weights, self._copies = self._mixed(stated, own.seed)
         own = replace(own, weights=weights, window_samples=self.window_size, schedule="random")
         self.recipe = digest(canonical_json([stated["lengths"].fingerprint, own.to_json()]))
         self.id = self.recipe[:32]
@@ -106,7 +109,8 @@ class StreamIndex(Index):
             created="",
             **stated,
         )
-        self._copies = self._draw_copies(own, source)
+        # As `estimate` does: an encoder of the user's own may read columns that ours does not.
+        self._fetcher = Fetcher(self, is_strict=hasattr(encode, "fingerprint_parts"))
         coming = self._copies if self.lengths is None else self._copies[self.lengths > 0]
         if not coming.any():
             raise SourceError(f"{self.path} holds no record that can be packed")
@@ -117,30 +121,25 @@ class StreamIndex(Index):
 
     __reduce__ = object.__reduce__  # type: ignore[assignment]  # `Index` pickles as its path
 
-    def _counts(self, name: str) -> Int64s:
-        """Return a counter of all rows, int64 [n], 0 where no record can be packed.
+    def _usable_lengths(self, options: Options) -> Int64s:
+        """Return tokens of each row of a lengths table, int64 [n]; 0 if no pack takes it.
 
         Raises:
-            OptionError: it is unknown.
+            OptionError: a counter is capped that the table does not have of each of these rows.
         """
-        column = self._rows[name] if name in self._rows.column_names else None
-        if column is None or column.null_count:
-            raise OptionError(
-                f"{self.path} does not say the {name} of all its samples, so they cannot be capped:"
-                " run `packidx estimate` and stream from its table"
-            )
-        values: Int64s = column.to_numpy().astype(np.int64)
-        return values
-
-    def _usable_lengths(self, options: Options) -> Int64s:
-        """Return tokens of each row of a lengths table, int64 [n]; 0 if no pack takes it."""
         lengths: Int64s = self._rows["length"].fill_null(0).to_numpy().astype(np.int64)
+        lengths[pc.not_equal(self._rows["status"], "ok").to_numpy()] = 0
         out: dict[str, Bools] = {
             "rejected or without a token": lengths <= 0,
             "too long": options.padded(lengths) > options.longest,
         }
-        for name, values in self._capped.items():
-            most = options.caps[name]
+        for name, most in options.caps.items():
+            if name == "num_samples":
+                continue
+            column = self._rows[name]
+            if (column.is_null().to_numpy() & (lengths > 0)).any():
+                raise OptionError(f"{self.path} does not say the {name} of all its samples: no cap")
+            values = self._capped[name] = column.fill_null(0).to_numpy().astype(np.int64)
             out[f"over the {most} {name} of a pack"] = (lengths > 0) & (values > most)
         for reason, which in out.items():
             if number := int(np.count_nonzero(which)):
@@ -149,32 +148,29 @@ class StreamIndex(Index):
         lengths[np.logical_or.reduce(list(out.values()))] = 0
         return lengths
 
-    def _weights(self, sources: Sequence[Source], source: Any) -> dict[str, str]:
-        """Return how often samples of each source come, of those that do not come once."""
+    def _mixed(self, stated: Mapping[str, Any], seed: int) -> tuple[dict[str, str], Int64s]:
+        """Return how often samples of each source come, of those that do not come once, and how
+        often each record comes in an epoch, int64 [n]."""
         if not self.is_counted and any(text.endswith("%") for text in self.asked.mix):
             raise OptionError(
                 "mix has shares of tokens, which nobody has counted: run `packidx estimate` and"
                 " stream from that, or give numbers of copies"
             )
+        source = self._rows["source"].combine_chunks().to_numpy(zero_copy_only=False)
         totals: dict[str | None, SourceTotals] = {}
-        for name in (each.name for each in sources):
+        for name in (each.name for each in stated["sources"]):
             own = np.zeros(1) if self.lengths is None else self.lengths[source == name]
             totals[name] = SourceTotals(int(np.count_nonzero(own)), int(own.sum()))
-        return weights_of(self.asked.mix, totals, sources)
-
-    def _draw_copies(self, options: Options, source: Any) -> Int64s:
-        """Return how often each record comes in an epoch, int64 [n]."""
+        weights = weights_of(self.asked.mix, totals, stated["sources"])
         copies = np.ones(self._rows.num_rows, np.int64)
-        if options.weights:
+        if weights:
             # FORMAT.md, "Draws"
-            salts = hash_numbered([shard.source for shard in self.snapshot.shards])
+            salts = hash_numbered([shard.source for shard in stated["shards"]])
             shard, row = (self._rows[name].to_numpy() for name in ("shard", "row"))
-            draws = salts[shard] ^ row.astype(np.uint64)
-            draws = hash_ints(draws, derive_key(options.seed, "mix"))
-            for name, weight in options.weights.items():
-                own = source == name
-                copies[own] = copies_of(Fraction(weight), draws[own])
-        return copies
+            draws = hash_ints(salts[shard] ^ row.astype(np.uint64), derive_key(seed, "mix"))
+            for name, weight in weights.items():
+                copies[source == name] = copies_of(Fraction(weight), draws[source == name])
+        return weights, copies
 
     def packs_of_lane(
         self, epoch: int, place: int, state: Sequence[int] = (0, 0)
@@ -211,9 +207,11 @@ class StreamIndex(Index):
         """Return row, copy and tokens of the records of each pack of a window, int64 [n, 3]."""
         options = self.snapshot.options
         records = np.stack([come.row, come.copy, tokens], 1)[tokens > 0]
-        caps = {name: (np.ones(len(records), np.int64), cap) for name, cap in options.caps.items()}
-        for name, values in self._capped.items():
-            caps[name] = values[records[:, 0]], options.caps[name]
+        one = np.ones(len(records), np.int64)  # of samples themselves
+        caps = {
+            name: (self._capped[name][records[:, 0]] if name in self._capped else one, most)
+            for name, most in options.caps.items()
+        }
         problem = Problem(options.padded(records[:, 2]), options.planned_capacity, caps)
         return [records[pack] for pack in pack_window(problem, options.strategy, key)]
 
@@ -230,8 +228,6 @@ class StreamIndex(Index):
     def _sample(self, row: int, copy: int, length: int, **placed: int) -> Sample:
         names = [name for name in self._rows.column_names if name in Sample._fields]
         values: dict[str, Any] = {name: self._rows[name][row].as_py() for name in names}
-        if media := values.get("media"):
-            values["media"] = [{name: one[name] for name in _PLANNED} for one in media]
         values |= {"copy": copy, "length": length, **placed}
         return Sample(**{**dict.fromkeys(_UNPLACED, 0), "label_tokens": None, **values})
 
@@ -263,37 +259,21 @@ class StreamIndex(Index):
             return 0
         return length
 
-    @cached_property
-    def _fetcher(self) -> Fetcher:
-        # As `estimate` does: an encoder of the user's own may read columns that ours does not.
-        return Fetcher(self, is_strict=hasattr(self._encode, "fingerprint_parts"))
-
 
 _UNPLACED = ("pack_id", "position", "piece", "token_start", "start", "padded_length")
 
 
-def _lengths_table(names: Sequence[str]) -> KnownTable | None:
-    """Return the lengths table that is the only source; None if there is none."""
-    with contextlib.suppress(SourceError):
-        if len(names) == 1 and (table := known_table(names[0])).manifest is not None:
-            return table
-    return None
-
-
-def _counted(path: str, table: KnownTable) -> tuple[pa.Table, dict[str, Any]]:
+def _counted(
+    path: str, manifest: LengthsManifest, files: Sequence[StoredFile]
+) -> tuple[pa.Table, dict[str, Any]]:
     """Return the rows of a lengths table by `sample_id`, and what a manifest says of it."""
-    manifest = table.manifest
-    assert manifest is not None
-    wanted = [*_LOCATED, *_COUNTED]
     parts = [
-        pq.read_table(copy, columns=wanted, page_checksum_verification=True)
-        for copy in local_copies(table.files)
+        pq.read_table(copy, columns=[*_LOCATED, *_COUNTED], page_checksum_verification=True)
+        for copy in local_copies(files)
     ]
     rows = pa.concat_tables(parts).combine_chunks()
-    is_ok = pc.equal(rows["status"], "ok")
-    for name in ("length", "num_images", "vision_patches"):
-        usable = pc.if_else(is_ok, rows[name], pa.scalar(0, rows.schema.field(name).type))
-        rows = rows.set_column(rows.column_names.index(name), name, usable)
+    media = rows["media"].cast(PLANNED_MEDIA)
+    rows = rows.set_column(rows.column_names.index("media"), "media", media)
     lengths = LengthsOf(
         uri=path,
         fingerprint=manifest.fingerprint,
@@ -302,11 +282,7 @@ def _counted(path: str, table: KnownTable) -> tuple[pa.Table, dict[str, Any]]:
         methods=manifest.methods,
         transform=manifest.transform,
     )
-    names = [name for name in Source.__struct_fields__ if name != "num_dropped"]
-    sources = [
-        Source(**{name: getattr(source, name) for name in names}, num_dropped=0)
-        for source in manifest.sources
-    ]
+    sources = [decoded(Source, {**each.to_json(), "num_dropped": 0}) for each in manifest.sources]
     shards = tuple(map(as_planned, manifest.shards))
     return rows, {"lengths": lengths, "sources": tuple(sources), "shards": shards}
 

@@ -12,8 +12,7 @@ from torch.nn import functional
 from torch_packs import SyntheticEncode
 
 from packidx.errors import OptionError
-from packidx.torch import PackedDataset, collate
-from packidx.torch.context import shard_for_cp
+from packidx.torch import PackedDataset, collate, shard_for_cp
 
 TEXTS = [record(n, [n]) for n in (5, 40, 17, 33, 64, 8, 90, 21, 3, 120)]
 

@@ -182,7 +182,7 @@ def test_another_encoder_does_not_go_on(lengths: Path, one: str | None, other: s
         for name in (one, other)
     )
     next(iter(first))
-    with pytest.raises(MismatchError, match=f"fingerprint {one}, this one has {other}"):
+    with pytest.raises(MismatchError, match=f"fingerprint {one}, this stream {other}"):
         second.load_state_dict(first.state_dict())
 
 

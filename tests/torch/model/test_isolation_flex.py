@@ -20,8 +20,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from packidx.torch import collate
 from packidx.torch.isolation import IsolationError, check_isolation
-from packidx.torch.masks import Between, block_mask, causal_within
-from packidx.torch.prepare import prepare_model
+from packidx.torch.prepare import Between, block_mask, causal_within, prepare_model
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile"),
