@@ -65,24 +65,16 @@ def standard_columns(layout: Layout, record: Mapping[str, Any]) -> Mapping[str, 
     return _structured(_renamed(layout, record) if layout.columns else record)
 
 
-def record_key(record: Mapping[str, Any]) -> str | None:
-    """Return the record's own id as text; None if it has none that is text or an integer.
+def key_of(record: Mapping[str, Any], layout: Layout) -> str | None:
+    """Return the id of a record as it stands in its shard; None if none is text or an integer.
 
     No float: an integer of more than 64 bits arrives as one, and two of them may look alike.
     """
-    for name in IDS:
-        value = record.get(name)
+    for name in (layout.columns["id"],) if "id" in layout.columns else IDS:
+        value = record.get(name) if name not in layout.ignore else None
         if isinstance(value, str | int) and not isinstance(value, bool) and value != "":
             return str(value)
     return None
-
-
-def key_of(record: Mapping[str, Any], layout: Layout) -> str | None:
-    """Return the id of a record as it stands in its shard; None if it has none."""
-    if layout.ignore:
-        record = {name: value for name, value in record.items() if name not in layout.ignore}
-    column = layout.columns.get("id")
-    return record_key(record if column is None else {"id": record.get(column)})
 
 
 def _renamed(layout: Layout, record: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,25 +126,13 @@ def _structured(record: Mapping[str, Any]) -> Mapping[str, Any]:
         if type(value) is list or key not in _STRUCTURED:
             continue
         if type(value) is str and value[:1] in ("[", "{") and value.rstrip()[-1:] in ("]", "}"):
-            changed[key] = value = _loads(value, key)
-        if type(value) is dict and key in TURN_KEYS:
-            changed[key] = _transposed(value)
+            try:
+                changed[key] = value = orjson.loads(value)
+            except ValueError as error:
+                raise BadRecord("bad_json", f"the text in {key!r} is not JSON: {error}") from None
+        if type(value) is dict and key in TURN_KEYS:  # lists of roles and of texts
+            lists = list(value.values())
+            if all(isinstance(each, list) for each in lists) and len({*map(len, lists)}) == 1:
+                rows = [dict(zip(value, row, strict=True)) for row in zip(*lists, strict=True)]
+                changed[key] = [{k: v for k, v in r.items() if v is not None} for r in rows]
     return {**record, **changed} if changed else record
-
-
-def _loads(text: str, key: str) -> Any:
-    try:
-        return orjson.loads(text)
-    except ValueError as error:
-        raise BadRecord("bad_json", f"the text in {key!r} is not JSON: {error}") from None
-
-
-def _transposed(turns: dict[str, Any]) -> Any:
-    """Lists of roles and of texts as a list of turns."""
-    lists = list(turns.values())
-    if not all(isinstance(value, list) for value in lists) or len(set(map(len, lists))) != 1:
-        return turns
-    return [
-        {k: v for k, v in zip(turns, row, strict=True) if v is not None}
-        for row in zip(*lists, strict=True)
-    ]

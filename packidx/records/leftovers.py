@@ -71,9 +71,7 @@ class LeftoverCheck:
                 consumed = consumed - self._hidden | own_columns(self._layout, consumed)
             left += self._leftovers(record, consumed, has_media)
         keys = dict.fromkeys(key for key in raw.unknown_keys if key not in self._ignored)
-        self._refuse([*left, *((key, "a key of a message") for key in keys)])
-
-    def _refuse(self, left: Sequence[tuple[str, str]]) -> None:
+        left += [(key, "a key of a message") for key in keys]
         for name, _ in left:
             merge_columns(self._columns, {name: NOT_USED})
         if left:
@@ -103,7 +101,8 @@ class LeftoverCheck:
                 if said is None:
                     read = [record[own] for own in consumed if own in record]
                     said = [text for text in read if isinstance(text, str)]
-                if not _is_said(value, said):
+                texts = value if isinstance(value, list | tuple) else [value]
+                if not all(isinstance(text, str) and text in said for text in texts):
                     yield name, what
         for kind in LIST_KEYS:
             name = f"{kind}_id"
@@ -118,9 +117,3 @@ def _mask(name: str, value: Any, ids: Sequence[int]) -> str | None:
     is_binary = 0 in value and 1 in value and all(item in (0, 1) for item in value)
     is_mask = len(value) == len(ids) and (-100 in value or is_binary)
     return "a mask" if is_mask or name in _MASKS else None
-
-
-def _is_said(value: Any, said: Sequence[str]) -> bool:
-    """Return True if a text, or each of a list of texts, is the text of a consumed column."""
-    items = value if isinstance(value, list | tuple) else [value]
-    return all(isinstance(item, str) and item in said for item in items)

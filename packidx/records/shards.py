@@ -7,6 +7,7 @@ its headers. Any other shard is copied to the local cache first, once, and read 
 from __future__ import annotations
 
 import collections
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -78,15 +79,13 @@ def scan_shards(
         known: returns the shard of a file that need not be read again; None of any other.
     """
 
-    def scanned_or_known(file: InputFile) -> ScannedShard:
-        return (None if known is None else known(file)) or _scanned(file)
-
+    known = known or (lambda _: None)
     total = sum(file_version(file.path)[0] for file in files)
     done = 0
     scans = []
     threads = storage.THREADS if any(urls.is_url(file.path) for file in files) else workers
     with ThreadPoolExecutor(min(threads, len(files), storage.THREADS)) as pool:
-        for scanned in pool.map(scanned_or_known, files):
+        for scanned in pool.map(lambda file: known(file) or _scanned(file), files):
             scans.append(scanned)
             done += scanned.shard.bytes
             progress("scan", done, total)
@@ -158,18 +157,7 @@ def ranges_of(shard: Shard) -> tuple[RecordRange, ...]:
 
 def short_names(paths: Sequence[str]) -> list[str]:
     """For each path its shortest suffix, in whole components, that no other path ends with."""
-    parts = [urls.absolute(path).split(os.sep) for path in paths]
-    names = [""] * len(paths)
-    open_ones = list(range(len(paths)))
-    depth = 1
-    while open_ones:
-        for number in open_ones:
-            names[number] = "/".join(parts[number][-depth:])
-        count = collections.Counter(names[number] for number in open_ones)
-        open_ones = [
-            number
-            for number in open_ones
-            if count[names[number]] > 1 and depth < len(parts[number])
-        ]
-        depth += 1
-    return names
+    wholes = [urls.absolute(path).split(os.sep) for path in paths]
+    suffixes = [["/".join(whole[at:]) for at in reversed(range(len(whole)))] for whole in wholes]
+    count = collections.Counter(itertools.chain.from_iterable(suffixes))
+    return [next((name for name in own if count[name] == 1), own[-1]) for own in suffixes]

@@ -146,7 +146,12 @@ class Tar(Container):
         with named(path, _ADVICE):
             for sample in samples_of(file, start, end, is_record):
                 at = Locator(row, sample.start, sample.end - sample.start)
-                data = _lonely(sample) if row in record_range.torn else attempted(_data_of, sample)
+                data = attempted(_data_of, sample)
+                if row in record_range.torn:
+                    names = ", ".join(file.name for file in sample.files.values())
+                    text = f"sample {sample.key!r} has only {names[:200]}: other members are "
+                    text += "elsewhere in the shard, in another one, or missing; write the members"
+                    data = BadRecord(TORN, f"{text} of a sample side by side")
                 yield _record_of(sample, data, at, path, blocks)
                 row += 1
         if row < record_range.first_row + record_range.num_records:
@@ -222,9 +227,11 @@ def samples_of(
                 f"padding should be there from byte {info.offset_data} on"
             )
         at = archive.offset
-        if info.isdir() or (split := _split_name(info.name)) is None:
+        # As `webdataset`, pass over names without a key, or about the data set.
+        split = None if info.isdir() or _META.match(info.name) else _NAME.fullmatch(info.name)
+        if split is None:
             continue
-        key, extension = split
+        key, extension = split[1], split[2].lower()
         if sample is None or sample.key != key or extension in sample.files:
             if sample is not None:
                 yield sample
@@ -248,13 +255,6 @@ def samples_of(
             raise BrokenFile(f"the tar is cut: it stops at byte {at} without an empty block")
     elif at != end:
         raise BrokenFile(f"there is no header of a tar's member at byte {at}")
-
-
-def _split_name(name: str) -> tuple[str, str] | None:
-    """Key and extension of a member; None where `webdataset` passes over it, too: it has no key, or
-    is about the data set."""
-    parts = None if _META.match(name) else _NAME.fullmatch(name)
-    return None if parts is None else (parts[1], parts[2].lower())
 
 
 def is_record(extension: str) -> bool:
@@ -306,12 +306,3 @@ def _data_of(sample: Sample) -> dict[str, Any]:
     if record.get("id") in (None, ""):
         record["id"] = sample.key
     return {**record, KEY: sample.key}
-
-
-def _lonely(sample: Sample) -> BadRecord:
-    names = ", ".join(file.name for file in sample.files.values())
-    return BadRecord(
-        TORN,
-        f"sample {sample.key!r} has only {names[:200]}: other members are elsewhere in the shard, "
-        "in another one, or missing; write the members of a sample side by side",
-    )

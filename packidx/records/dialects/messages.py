@@ -26,6 +26,7 @@ from packidx.records.media.references import (
     LIST_KEYS,
     OBJECT,
     PART_KEYS,
+    content_of,
     cut,
     named,
     part_kind,
@@ -213,7 +214,7 @@ def _turn(raw: RawRecord, message: Any, number: int) -> tuple[Turn, bool]:
         has = "no role" if stated is None else f"the role {cut(stated)}"
         text = f"turn {number} has {has}: known are {', '.join(ROLES)}"
         raise BadRecord("unknown_role", text)
-    content = message["content"] if "content" in message else message.get("value")
+    content = content_of(message)
     if len(message) == 2 and type(content) is str and stated not in _SPECIAL:  # as nearly all are
         return Turn(role, raw.split(content)), False
     raw.note_unknown(message, MESSAGE_KEYS)
@@ -346,19 +347,15 @@ def refuse_flags(record: Mapping[str, Any]) -> None:
     """Raise a BadRecord if a column says that other messages are trained on than the policy's."""
     for name, value in record.items():
         wanted = _usual_flag(name)
-        if wanted == _ANY and not _is_flags(value) and str(value).lower() not in ROLES:
-            continue
+        if wanted == _ANY and str(value).lower() not in ROLES:
+            flags = value if isinstance(value, list | tuple) else [value]
+            if not flags or not all(type(f) in (bool, int) and f in (0, 1) for f in flags):
+                continue
         if wanted == _NO_FLAG or (not value and type(value) not in (bool, int, float)):
             continue
         if wanted is None or type(value) not in (bool, int, float) or value != wanted:
             text = f"the column {name!r} is {cut(value)}, which says what is trained on: write it"
             raise BadRecord(UNUSED, f"{text} into the turns as 'train', or give --ignore {name}")
-
-
-def _is_flags(value: Any) -> bool:
-    """Return True for a flag, or flags of turns or tokens."""
-    items = value if isinstance(value, list | tuple) else [value]
-    return bool(items) and all(type(item) in (bool, int) and item in (0, 1) for item in items)
 
 
 @lru_cache(4096)

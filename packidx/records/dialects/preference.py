@@ -28,7 +28,7 @@ from packidx.errors import BadRecord
 from packidx.format.manifest import Layout
 from packidx.records.conversation import Conversation
 from packidx.records.dialects.messages import standard_message
-from packidx.records.dialects.qa import holds_answer, is_blank, is_same
+from packidx.records.dialects.qa import is_blank, is_same, meaning_of
 from packidx.records.dialects.raw_record import RawRecord
 from packidx.records.media.held import texts_of
 from packidx.records.media.references import (
@@ -48,7 +48,8 @@ _WORDS = {"true": True, "false": False}
 _ANSWER_TO = {"prompt": "response", "instruction": "output", "question": "answer"}
 _ASKING = ("user", "human", "system")
 _OF_TOOLS = ("tool", "observation", "function_response", "tool_response")
-_OF_SIDES = ("chosen", "rejected", *BESIDE)
+_SIDES = ("chosen", "rejected")
+_OF_SIDES = (*_SIDES, *BESIDE)
 _MESSAGES = ("prompt", "chosen", "rejected", "rejected_messages")  # or text
 _SIGNS = frozenset(("rejected", "kto_tag", "label", *BESIDE))
 _TAKE_ONE = "take one side, --pair chosen"
@@ -105,11 +106,15 @@ def take_side(columns: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
     Raises:
         BadRecord: ``no_pair``, the record has none, or ``bad_pair``, it cannot be understood.
     """
-    record, side = _standard(columns, layout), layout.pair
+    record, side = _standard(columns, layout), str(layout.pair)
     has_both = is_answer(record.get("chosen")) and is_answer(record.get("rejected"))
-    if not has_both and not any(is_answer(record.get(name)) for name in BESIDE):
+    beside = [name for name in BESIDE if is_answer(record.get(name))]
+    if not (has_both or beside):
         raise BadRecord("no_pair", _what_lacks(record))
-    _refuse_own_media(record)
+    for name in (f"{word}_{kind}{s}" for word in _SIDES for kind in LIST_KEYS for s in ("s", "")):
+        if record.get(name) not in (None, "", [], ()):
+            text = f"{name!r} are media of one side alone, which is not supported"
+            raise BadRecord("bad_pair", f"{text}: both sides have those of the record")
     if record.get("input_ids") is not None:
         raise BadRecord("bad_pair", "the record has input_ids, and they name no side")
     rest = {k: v for k, v in record.items() if k not in _OF_SIDES and k != "_text_tokens"}
@@ -117,7 +122,24 @@ def take_side(columns: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
     if side == "chosen" and not has_both:
         return rest
     rest = {name: value for name, value in rest.items() if name not in own}
-    return _answered(record, rest, str(side)) if has_both else _instead(record, rest)
+    if has_both:
+        return _answered(rest, record[side], side)
+    if len(beside) > 1:
+        raise BadRecord("bad_pair", f"the record has both {' and '.join(map(repr, BESIDE))}")
+    answer, key = record[beside[0]], turn_key(rest)
+    if "rejected_messages" in beside:
+        turns = [answer] if isinstance(answer, OBJECT) else answer
+        return {**{k: v for k, v in rest.items() if k != key}, "messages": turns}
+    if not isinstance(answer, str):
+        text = f"'rejected_response' is {named(answer)}, not one text"
+        raise BadRecord("bad_pair", f"{text}: a pair has one answer to avoid")
+    if key is None:
+        return {**rest, "response": answer}
+    turns = rest[key]
+    if not isinstance(turns, list | tuple) or not turns or role_of(turns[-1]) in (None, *_ASKING):
+        text = f"the last turn of {key!r} is not an answer that 'rejected_response' could stand for"
+        raise BadRecord("bad_pair", text)
+    return {**rest, key: [*turns[:-1], {"role": "assistant", "content": answer}]}
 
 
 def _standard(columns: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
@@ -166,100 +188,67 @@ def _what_lacks(record: Mapping[str, Any]) -> str:
     )
 
 
-def _refuse_own_media(record: Mapping[str, Any]) -> None:
-    for kind in LIST_KEYS:
-        for name in (f"rejected_{kind}s", f"rejected_{kind}", f"chosen_{kind}s", f"chosen_{kind}"):
-            if record.get(name) not in (None, "", [], ()):
-                text = f"{name!r} are media of one side alone, which is not supported"
-                raise BadRecord("bad_pair", f"{text}: both sides have those of the record")
-
-
 def _own_answers(record: Mapping[str, Any], rest: Mapping[str, Any]) -> Collection[str]:
     """Return the columns of a record's own answer, which is the chosen one.
 
     Raises:
         BadRecord: ``bad_pair``, two of them differ.
     """
-    own = {name: value for name, value in rest.items() if holds_answer(name)}
+    own = {name: value for name, value in rest.items() if meaning_of(name) == "another answer"}
     stated = {name: value for name, value in own.items() if not is_blank(value)}
     chosen, key = record.get("chosen"), turn_key(rest)
     if not is_answer(chosen):
         chosen = next(iter(stated.values()), None) if key is None else rest[key]
     last = chosen[-1] if isinstance(chosen, list | tuple) and chosen else chosen
-    said = "".join(texts_of(content_of(last)[1] if isinstance(last, OBJECT) else last))
+    said = "".join(texts_of(content_of(last) if isinstance(last, OBJECT) else last))
     for name, value in stated.items():
         others = texts_of(value)
-        if others and not any(is_same(text, said, "") for text in others):
+        if others and not any(is_same(text, said) for text in others):
             text = f"{name!r} is {cut(value)}, and the chosen answer is {cut(said)}"
             raise BadRecord("bad_pair", f"{text}: --ignore {name} leaves one out")
     return own.keys()
 
 
-def _answered(record: Mapping[str, Any], rest: dict[str, Any], side: str) -> dict[str, Any]:
-    """Return `rest` with the answer in the column of a side."""
-    answer = record[side]
-    if not isinstance(answer, str):
-        turns = [answer] if isinstance(answer, OBJECT) else list(answer)
-        if isinstance(turns[0], str):
-            raise BadRecord("bad_pair", f"{side!r} is a list of texts: give one answer")
-        return _with_turns(rest, turns, side)
-    question = next((name for name in _ANSWER_TO if rest.get(name) is not None), None)
-    if question is not None and isinstance(rest[question], str):
-        return {**rest, _ANSWER_TO[question]: answer}
-    if question is None and turn_key(rest) is None:
-        text = "is text without a 'prompt': give what was asked in 'prompt', or turns"
-        raise BadRecord("bad_pair", f"{side!r} {text}")
-    return _with_turns(rest, [{"role": "assistant", "content": answer}], side)
+def _answered(rest: dict[str, Any], answer: Any, side: str) -> dict[str, Any]:
+    """Return `rest` with the answer of a side: beside its question, or behind its messages.
 
-
-def _with_turns(rest: dict[str, Any], turns: list[Any], side: str) -> dict[str, Any]:
-    """Return `rest` with the messages of a side, behind the prompt unless they begin with it."""
+    Messages of a side that begin with those of the user are the whole conversation.
+    """
     key = turn_key(rest)
-    asked = _prompt(rest) if rest.get("prompt") is not None else None if key is None else rest[key]
+    if isinstance(answer, str):
+        question = next((name for name in _ANSWER_TO if rest.get(name) is not None), None)
+        if question is not None and isinstance(rest[question], str):
+            if key is not None:
+                text = f"the record has both {question!r} and {key!r} before {side!r}"
+                raise BadRecord("bad_pair", f"{text}: leave one of the two out")
+            return {**rest, _ANSWER_TO[question]: answer}
+        if question is None and key is None:
+            text = "is text without a 'prompt': give what was asked in 'prompt', or turns"
+            raise BadRecord("bad_pair", f"{side!r} {text}")
+        answer = {"role": "assistant", "content": answer}
+    turns = [answer] if isinstance(answer, OBJECT) else list(answer)
+    if isinstance(turns[0], str):
+        raise BadRecord("bad_pair", f"{side!r} is a list of texts: give one answer")
+    asked, name = None if key is None else rest[key], key
+    if (prompt := rest.get("prompt")) is not None:
+        name, asked = "prompt", [prompt] if isinstance(prompt, OBJECT) else prompt
+        if isinstance(prompt, str):
+            asked = [{"role": "user", "content": prompt}]
+        elif not is_answer(asked) or isinstance(asked[0], str):
+            raise BadRecord("bad_pair", f"'prompt' is {named(prompt)}, neither text nor turns")
     kept = {name: value for name, value in rest.items() if name not in ("prompt", *TURN_KEYS)}
     if role_of(turns[0]) in _ASKING:
         if asked is not None and not _is_within(asked, turns):
-            text = f"holds a whole conversation, which does not begin with {_name(rest)}"
+            text = f"holds a whole conversation, which does not begin with {name!r}"
             raise BadRecord("bad_pair", f"{side!r} {text}: leave one of the two out")
         return {**kept, "messages": turns}
     if not isinstance(asked, list | tuple) or not asked:
         text = "is an answer, and nothing says what was asked: give a 'prompt'"
         raise BadRecord("bad_pair", f"{side!r} {text}")
     if role_of(asked[-1]) not in (*_ASKING, *_OF_TOOLS):
-        text = f"{_name(rest)} ends with an answer, before that in {side!r}"
+        text = f"{name!r} ends with an answer, before that in {side!r}"
         raise BadRecord("bad_pair", f"{text}: end it with what was asked")
     return {**kept, "messages": [*asked, *turns]}
-
-
-def _instead(record: Mapping[str, Any], rest: dict[str, Any]) -> dict[str, Any]:
-    """Return `rest` with the rejected answer that stands beside its own."""
-    whole, answer = record.get("rejected_messages"), record.get("rejected_response")
-    key = turn_key(rest)
-    if is_answer(whole) and is_answer(answer):
-        raise BadRecord("bad_pair", f"the record has both {' and '.join(map(repr, BESIDE))}")
-    if is_answer(whole):
-        turns = [whole] if isinstance(whole, OBJECT) else whole
-        return {**{k: v for k, v in rest.items() if k != key}, "messages": turns}
-    if not isinstance(answer, str):
-        text = f"'rejected_response' is {named(answer)}, not one text"
-        raise BadRecord("bad_pair", f"{text}: a pair has one answer to avoid")
-    if key is None:
-        return {**rest, "response": answer}
-    turns = rest[key]
-    if not isinstance(turns, list | tuple) or not turns or role_of(turns[-1]) in (None, *_ASKING):
-        text = f"the last turn of {key!r} is not an answer that 'rejected_response' could stand for"
-        raise BadRecord("bad_pair", text)
-    return {**rest, key: [*turns[:-1], {"role": "assistant", "content": answer}]}
-
-
-def _prompt(rest: Mapping[str, Any]) -> list[Any]:
-    prompt = rest["prompt"]
-    if isinstance(prompt, str):
-        return [{"role": "user", "content": prompt}]
-    turns = [prompt] if isinstance(prompt, OBJECT) else prompt
-    if not is_answer(turns) or isinstance(turns[0], str):
-        raise BadRecord("bad_pair", f"'prompt' is {named(prompt)}, neither text nor turns")
-    return list(turns)
 
 
 def _is_within(asked: Any, turns: list[Any]) -> bool:
@@ -278,8 +267,4 @@ def _said(turn: Any) -> tuple[Any, Any]:
     if not isinstance(turn, OBJECT):
         return None, turn
     role = role_of(turn)
-    return "user" if role == "human" else role, content_of(turn)[1]
-
-
-def _name(rest: Mapping[str, Any]) -> str:
-    return repr("prompt" if rest.get("prompt") is not None else turn_key(rest))
+    return "user" if role == "human" else role, content_of(turn)

@@ -18,6 +18,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from packidx.errors import BadRecord
@@ -45,18 +46,17 @@ _BESIDE = ("answer_confidence", "answer_type", "raw_answer", "question_id", "id"
 _NOTHING = ("", "nan", "NaN")
 """Cells that tables have in place of nothing."""
 
-_CHOICES = re.compile(
-    r"(?i:(?:\w+[_ ])?(?:choice|option|candidate|ending|distractor|alternative)s?"
-    r"(?:[_ ]?(?:[a-h]|\d+|texts?|list))?|(?:possible|candidate|incorrect|wrong)[_ ]answers?)"
-)
+_MEANINGS = {
+    "choices": r"(?:\w+[_ ])?(?:choice|option|candidate|ending|distractor|alternative)s?"
+    r"(?:[_ ]?(?:[a-h]|\d+|texts?|list))?|(?:possible|candidate|incorrect|wrong)[_ ]answers?",
+    "another answer": r"(?:correct|gold|gt|true|right|ground[_ ]?truth)[_ ]?"
+    r"(?:answer|option|choice|response)s?(?:[_ ](?:text|letter))?|ground[_ ]?truth|gt|gold",
+    "a verdict": r"(?:is|answer)?_?(?:is_)?(?:correct|positive|right|true)|label",
+}
+"""Columns that change what an answer means, by what they hold."""
 _LETTERS = tuple("ABCDEFGH")
 _LABEL = re.compile(r"(?:^|[\s(\[])([A-Ha-h0-8]|[iv]{1,4}|[IV]{1,4})[.):\]](?!\d)")
 _SECOND = frozenset(("B", "b", "II", "ii", "1", "2"))
-_RIGHT = re.compile(
-    r"(?i:(?:correct|gold|gt|true|right|ground[_ ]?truth)[_ ]?(?:answer|option|choice|response)s?"
-    r"(?:[_ ](?:text|letter))?|ground[_ ]?truth|gt|gold)"
-)
-_VERDICT = re.compile(r"(?i:(?:is|answer)?_?(?:is_)?(?:correct|positive|right|true)|label)")
 _WRONG = ("0", "false", "incorrect", "wrong")
 _NUMBER = re.compile(r"-?\d{1,3}(?:\.0)?")
 
@@ -88,9 +88,7 @@ class QuestionAnswer:
         asked = "\n".join(_text(text, question) for text in texts if text not in (None, ""))
         is_first = raw.layout.answers == "first"
         said = answer_text(said, answer, is_first=is_first)
-        refuse_choices(record, asked, answer, said)
-        refuse_others(record, asked, answer, said)
-        refuse_verdicts(record, answer, said)
+        refuse_beside(record, answer, said, asked)
         pairs = [*_history(record.get("history")), (asked, said)]
         roles = ("user", "assistant")
         return chat(
@@ -177,80 +175,70 @@ def _one_of(value: Any, name: str, is_first: bool) -> Any:
 # -- columns that change what an answer means ------------------------------------------------------
 
 
-def refuse_choices(record: Mapping[str, Any], asked: str, column: str, said: str) -> None:
-    """Raise a BadRecord if the question lacks its choices, or the answer is the number of one."""
-    own = [n for n, v in record.items() if _CHOICES.fullmatch(n) and type(v) not in (int, float)]
-    lettered = [name for name in _LETTERS if not is_blank(record.get(name))]
-    own += lettered if lettered[:2] == ["A", "B"] else []
-    names = [name for name in own if record[name]]
-    for name in names:
-        if not all(is_in(text, asked) for text in _choices(record[name])):
-            text = f"the column {name!r} holds choices, which the question does not: "
-            raise BadRecord(UNUSED, f"{text}a --transform writes them into it (docs/data.md)")
-    labels, is_text = {*_LABEL.findall(asked)}, type(record[column]) is str
-    is_number = _NUMBER.fullmatch(said) is not None
+@lru_cache(4096)
+def meaning_of(name: str) -> str | None:
+    """Return what a column holds beside an answer, by its name: a key of `_MEANINGS`, or None."""
+    if name in ANSWERS:
+        return "another answer"
+    return next(
+        (what for what, names in _MEANINGS.items() if re.fullmatch(names, name, re.I)), None
+    )
+
+
+def refuse_beside(record: Mapping[str, Any], column: str, said: str, asked: str = "") -> None:
+    """Raise a BadRecord for choices that the question lacks, another answer, a verdict that an
+    answer is wrong, and the number of a choice.
+
+    Args:
+        column: of the answer.
+        said: the answer as text.
+        asked: the question; empty for a caption, which has no choices.
+    """
+    is_lettered = not (is_blank(record.get("A")) or is_blank(record.get("B")))
+    is_text, has_choices = type(record[column]) is str, False
+    for name, value in record.items():
+        what = "choices" if is_lettered and name in _LETTERS else meaning_of(name)
+        if what is None or name == column or is_blank(value):
+            continue
+        is_number, reason = type(value) in (int, float), UNUSED
+        if what == "a verdict":
+            is_wrong = _is_verdict(name, value, column, said)
+        elif not asked or (is_number and (what == "choices" or is_text)):
+            continue
+        else:
+            numbers = value if isinstance(value, list | tuple) else [value]
+            texts = [str(each) for each in numbers if type(each) in (int, float)] + texts_of(value)
+            if what == "choices":
+                has_choices, is_wrong = True, not all(is_in(text, asked) for text in texts)
+            else:
+                reason, texts = "bad_turn", [text for text in texts if not is_blank(text)]
+                is_wrong = bool(texts) and not any(is_same(text, said) for text in texts)
+        if is_wrong:
+            text = f"{name!r} is {cut(value)}, {what} beside {column!r}, {cut(record[column])}"
+            raise BadRecord(reason, f"{text}: a --transform says what is meant, or --ignore {name}")
+    labels = {*_LABEL.findall(asked)} if _NUMBER.fullmatch(said) and asked else {said}
     is_choice = is_text and re.search(rf"[.):\]]\s*{re.escape(said)}(?![\w.])", asked)
-    is_listed = len(labels) > 1 and not labels.isdisjoint(_SECOND)
-    if is_number and is_listed and 0 <= float(said) <= len(labels) and not is_choice:
-        names.append(column)
-    elif is_number and not is_text:
-        names += own
-    others = texts_of(record.get("answers")) if column == "answer" else []
-    if others and said not in others and (is_number or len(said) == 1):
-        names.append("answers")
-    if (is_number or "answers" in names) and names and said not in labels:
-        text = f"{column!r} is {cut(record[column])}, the number or letter of a choice"
-        raise BadRecord("bad_turn", f"{text} ({names[0]!r}): a --transform says of which one")
+    is_listed = len(labels) > 1 and not labels.isdisjoint(_SECOND) and not is_choice
+    may_count = is_listed and 0 <= float(said) <= len(labels)
+    if said not in labels and (may_count or (has_choices and not is_text)):
+        text = f"{column!r} is {cut(record[column])}, which may be the number of a choice"
+        raise BadRecord("bad_turn", f"{text}: a --transform says of which one")
 
 
-def _choices(value: Any) -> list[str]:
-    items = value if isinstance(value, list | tuple) else [value]
-    return [str(each) for each in items if type(each) in (int, float)] + texts_of(value)
+def _is_verdict(name: str, value: Any, column: str, said: str) -> bool:
+    """Return True if a column says that an answer is wrong, or whether a caption is right."""
+    if type(value) not in (bool, int, float, str) or str(value) == said:
+        return False
+    if name == "label" and said.strip(" .").casefold() in ("yes", "no", "true", "false"):
+        return False
+    wrong = (*_WRONG, "1", "true") if name == "label" and column in CAPTIONS else _WRONG
+    return str(value).strip().casefold().removesuffix(".0") in wrong
 
 
-def refuse_others(record: Mapping[str, Any], asked: str, column: str, said: str) -> None:
-    """Raise a BadRecord if another column has another answer."""
-    for name, value in record.items():
-        if not holds_answer(name) or name in (column, "answers") or isinstance(value, OBJECT):
-            continue
-        number = type(value) in (int, float) and type(value) is type(record[column])
-        texts = [str(value)] if number else [t for t in texts_of(value) if not is_blank(t)]
-        if texts and not any(is_same(text, said, asked) for text in texts):
-            text = f"{column!r} is {cut(record[column])} and {name!r} is {cut(value)}"
-            raise BadRecord("bad_turn", f"{text}: a --transform or --ignore says which is trained")
-
-
-def refuse_verdicts(record: Mapping[str, Any], column: str, said: str) -> None:
-    """Raise a BadRecord if a column says that an answer is wrong, or whether a caption is right."""
-    is_plain = said.strip(" .").casefold() in ("yes", "no", "true", "false")
-    for name, value in record.items():
-        if type(value) not in (bool, int, float, str) or not _VERDICT.fullmatch(name):
-            continue
-        is_answer = str(value) == said or (name == "label" and is_plain)
-        wrong = (*_WRONG, "1", "true") if name == "label" and column in CAPTIONS else _WRONG
-        if not is_answer and str(value).strip().casefold().removesuffix(".0") in wrong:
-            text = f"the column {name!r} is {cut(value)}, which may say whether {column!r} is right"
-            cure = f"a --transform leaves out what is wrong, or give --ignore {name}"
-            raise BadRecord(UNUSED, f"{text}: {cure}")
-
-
-def holds_answer(name: str) -> bool:
-    """Return True if a column holds an answer, by its name."""
-    return name in ANSWERS or _RIGHT.fullmatch(name) is not None
-
-
-def is_same(text: str, said: str, asked: str) -> bool:
-    """Return True if an answer is another one: in other spacing, its label, a choice of that label,
-    or the conclusion of a longer one."""
+def is_same(text: str, said: str) -> bool:
+    """Return True if two answers differ in case, spacing and a full stop alone."""
     one, other = (" ".join(each.split()).casefold().rstrip(".") for each in (text, said))
-    bare = {each: re.sub(r"^\(?[a-h][.):] *(?=.)", "", each) for each in (one, other)}
-    for label, choice in ((one, other), (other, one)):
-        own = rf"(?:^|[\s(\[]){re.escape(label)}[.):\]]\s*{re.escape(bare[choice])}(?!\w)"
-        if bare[one] == bare[other] or re.search(own, f"{asked.casefold()}\n{choice}"):
-            return True
-    if len(one) == 1 and one.isalpha():
-        return re.search(rf"(?<!\w){one}\W*$", other) is not None
-    return len(other.split()) >= 3 + len(one.split()) and is_in(one, other)
+    return one == other
 
 
 def is_in(text: str, asked: str) -> bool:

@@ -12,14 +12,7 @@ from typing import Any
 import orjson
 
 from packidx.io.ranges import Extent
-from packidx.records.media.references import (
-    BASE64,
-    OBJECT,
-    is_base64,
-    is_opened,
-    is_sound,
-    is_video,
-)
+from packidx.records.media.references import BASE64, OBJECT, is_base64, opened_kind
 
 EXTENSIONS = {
     "image": frozenset(
@@ -95,24 +88,14 @@ def ending_of(head: bytes) -> str | None:
     return next((ending for ending, magic in _KNOWN if magic.match(head)), None)
 
 
-def is_plain(text: str) -> bool:
-    """Return whether a text can be told quickly to hold neither a medium nor JSON."""
-    _, dot, ending = text[-_LONGEST - 1 :].rpartition(".")
-    if (dot and ending.lower() in _KINDS) or text.startswith(_BEGINNINGS) or "<img>" in text:
-        return False
-    return "://" not in text[:8] or ("?" not in text and "#" not in text)
-
-
 def media_in(value: Any, depth: int = 0) -> str | None:
     """The kind of the first medium in a value, however deep; None where there is none."""
     if isinstance(value, str):
         return _in_text(value, depth)
     if isinstance(value, bytes):
         return _KINDS.get(ending_of(value[:80]) or "")
-    if is_opened(value):
-        return "image"
-    if is_video(value) or is_sound(value):
-        return "video" if is_video(value) else "audio"
+    if (kind := opened_kind(value)) is not None:
+        return kind
     if isinstance(value, OBJECT) and value.keys() == {"bytes", "path"} and value["bytes"]:
         named = [media_in(value[name], depth + 1) for name in ("bytes", "path")]
         return named[0] or named[1] or "image"  # how `datasets` stores a medium
@@ -131,8 +114,11 @@ def _items(value: Any, depth: int) -> Iterator[Any]:
 
 
 def _in_text(text: str, depth: int) -> str | None:
-    if is_plain(text):
-        return None
+    _, dot, ending = text[-_LONGEST - 1 :].rpartition(".")
+    is_url = "://" in text[:8] and ("?" in text or "#" in text)
+    may_hold = (dot and ending.lower() in _KINDS) or text.startswith(_BEGINNINGS)
+    if not (may_hold or is_url or "<img>" in text):
+        return None  # as nearly all are
     if (inner := _json(text)) is not None:
         return media_in(inner, depth + 1)
     if _IN_TEXT.search(text):
@@ -178,8 +164,8 @@ def content_in(value: Any, depth: int = 0) -> str | None:
         return _ARTICLES[kind]
     if isinstance(value, bytes | Extent) or (isinstance(value, OBJECT) and value.get("bytes")):
         return _ARTICLES.get(media_in(value) or "", "bytes")
-    if is_opened(value) or is_video(value) or is_sound(value):
-        return _ARTICLES[str(media_in(value))]
+    if (opened := opened_kind(value)) is not None:
+        return _ARTICLES[opened]
     inside = (content_in(item, depth + 1) for item in _items(value, depth))
     is_list = isinstance(value, list | tuple) and any(isinstance(item, OBJECT) for item in value)
     return next(filter(None, inside), "objects" if is_list else None)

@@ -26,7 +26,7 @@ from packidx.io.ranges import Extent
 from packidx.io.storage import unreadable
 from packidx.records.conversation import Media, MediaInfo
 from packidx.records.media.paths import shortened
-from packidx.records.media.references import is_opened
+from packidx.records.media.references import opened_kind
 
 MAX_PIXELS = 178_956_970  # Pillow's default limit for a decompression bomb: an error beyond it
 _SWAPPED = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
@@ -172,10 +172,11 @@ def open_image(source: Any, label: str | None = None) -> Image.Image:
         BadRecord: ``missing_media``, ``broken_media`` or ``media_too_large``.
         SourceError: an object store cannot be read.
     """
-    label = label or ("an image" if is_opened(source) else label_of(source))
+    is_opened = opened_kind(source) is not None
+    label = label or ("an image" if is_opened else label_of(source))
     with _broken_media(label):
         image: Image.Image = source
-        if not is_opened(source):
+        if not is_opened:
             # From memory: an image that waits to be decoded must not hold a file open.
             data = read_image(source, label)
             image = _identified(io.BytesIO(data), len(data), label)

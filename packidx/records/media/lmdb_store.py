@@ -12,20 +12,10 @@ from typing import Any
 from packidx.errors import BadRecord, MissingExtraError, SourceError
 from packidx.io.files import refuse_open_files
 
-_REFERENCE = re.compile(r"(.*?\.l?mdb)::(.*)", re.DOTALL | re.IGNORECASE)
+IN_DATABASE = re.compile(r"(.*?\.l?mdb)::(.*)", re.DOTALL | re.IGNORECASE)
+"""References into a database: its path, and a key."""
 
 _databases: dict[tuple[int, int], Any] = {}  # of this process, by device and file
-
-
-def split_reference(ref: str) -> tuple[str, str | None]:
-    """(path, key) of a reference into a database; any other reference, and None."""
-    parts = _REFERENCE.fullmatch(ref) if "::" in ref else None
-    return (ref, None) if parts is None else (parts[1], parts[2])
-
-
-def data_file(path: str) -> str:
-    """The file that a database's bytes are in: itself, or inside the folder that it is."""
-    return os.path.join(path, "data.mdb") if os.path.isdir(path) else path
 
 
 def read_value(file: str, key: str, label: str) -> bytes:
@@ -45,7 +35,12 @@ def read_value(file: str, key: str, label: str) -> bytes:
     if "\0" in file or not os.path.isfile(file):
         raise BadRecord("missing_media", f"{label}: there is no such database")
     try:
-        with _database(lmdb, file).begin(buffers=False) as transaction:
+        status = os.stat(file)
+        identity = (status.st_dev, status.st_ino)  # a process must not open a database twice
+        if identity not in _databases:
+            options = {"subdir": False, "readonly": True, "lock": False, "create": False}
+            _databases[identity] = lmdb.open(file, readahead=False, max_spare_txns=1, **options)
+        with _databases[identity].begin(buffers=False) as transaction:
             value = transaction.get(key.encode())
     except (lmdb.BadValsizeError, UnicodeEncodeError):
         value = None  # an empty key, or one that is longer than any in a database
@@ -59,15 +54,6 @@ def read_value(file: str, key: str, label: str) -> bytes:
     if value is None:
         raise BadRecord("missing_media", f"{label}: the database has no such key")
     return bytes(value)
-
-
-def _database(lmdb: Any, file: str) -> Any:
-    status = os.stat(file)
-    identity = (status.st_dev, status.st_ino)  # a process must not open a database twice
-    if identity not in _databases:
-        options = {"subdir": False, "readonly": True, "lock": False, "create": False}
-        _databases[identity] = lmdb.open(file, readahead=False, max_spare_txns=1, **options)
-    return _databases[identity]
 
 
 def forget_databases() -> None:

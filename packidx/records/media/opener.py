@@ -19,18 +19,8 @@ from packidx.records.media.held import kind_of_name
 from packidx.records.media.images import image_info, label_of, open_image, stated_image
 from packidx.records.media.lmdb_store import forget_databases
 from packidx.records.media.paths import MediaRoot, forget_paths, resolve, shortened
-from packidx.records.media.references import (
-    LIST_KEYS,
-    is_opened,
-    refs_of,
-)
-from packidx.records.media.video import (
-    Video,
-    frames_info,
-    stated_video,
-    video_info,
-    with_stated,
-)
+from packidx.records.media.references import LIST_KEYS, opened_kind, refs_of
+from packidx.records.media.video import Video, frames_info, stated_video, video_info, with_stated
 
 if TYPE_CHECKING:
     from packidx.records.dialects.raw_record import RawRecord
@@ -203,10 +193,9 @@ class MediaOpener:
         if ref is None:
             return medium
         opened = self.reference(medium.kind, ref)
-        if is_opened(opened):
-            width, height = opened.size
-            return replace(medium, ref=opened, height=int(height), width=int(width))
-        return replace(medium, ref=opened)
+        is_image = opened_kind(opened) == "image"
+        size = {"height": opened.height, "width": opened.width} if is_image else {}
+        return replace(medium, ref=opened, **size)
 
     def reference(self, kind: str, ref: Any) -> Any:
         """Open a medium of a kind; a video or a sound decodes when it is asked to. An opened one

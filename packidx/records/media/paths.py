@@ -9,11 +9,12 @@ import re
 import urllib.parse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from packidx.errors import BadRecord, SourceError
 from packidx.io import storage, stores, urls
 from packidx.io.storage import reading
-from packidx.records.media.lmdb_store import data_file, read_value, split_reference
+from packidx.records.media.lmdb_store import IN_DATABASE, read_value
 
 _SNAPSHOT = re.compile(r"(.*/(?:datasets|models|spaces)--[^/]+)/snapshots/[^/]+(?:/|$)", re.DOTALL)
 _WEB = ("http", "https", "ftp")  # of which media are downloaded first
@@ -53,14 +54,28 @@ def resolve(ref: str, root: MediaRoot) -> str | bytes:
         MissingExtraError: it is in a database, and lmdb is not installed.
     """
     if ref[:5].lower() == "data:":
-        return data_uri(ref)
-    path, key = split_reference(urls.local_path(ref))
+        head, comma, body = ref.partition(",")
+        try:
+            if not comma:
+                raise ValueError
+            data = urllib.parse.unquote_to_bytes(body)
+            return base64.b64decode(data, validate=True) if head[-7:].lower() == ";base64" else data
+        except ValueError:  # of base64, or of text that no bytes stand for
+            raise BadRecord("broken_media", "the content of a data: URI is broken") from None
+    path = urls.local_path(ref)
+    in_database = IN_DATABASE.fullmatch(path) if "::" in path else None
+    path, key = (path, None) if in_database is None else in_database.groups()
     if not path or "\0" in path or len(path) > _LONGEST:  # looked up, it would cost or raise
         raise BadRecord("missing_media", f"{shortened(ref)!r} is not a path")
     path = urls.join(root.folder, path)
     if not urls.is_url(path):
-        file = path if key is None else data_file(path)
-        real = _real_path(file)
+        is_folder = key is not None and os.path.isdir(path)
+        file = os.path.join(path, "data.mdb") if is_folder else path
+        folder, _, name = file.rpartition("/")
+        if not folder or name in ("", ".", "..") or os.path.islink(file):
+            real = os.path.realpath(file)
+        else:
+            real = f"{_real_folder(folder)}/{name}"
         places = (root.folder, *root.elsewhere)
         if any(is_inside(real, reach(place)) for place in places if not urls.is_url(place)):
             return file if key is None else read_value(file, key, repr(shortened(ref)))
@@ -107,18 +122,7 @@ def reach(folder: str) -> str:
     return os.path.realpath(match[1] if match else folder)
 
 
-@functools.lru_cache(maxsize=1 << 14)
-def _real_folder(path: str) -> str:
-    """`os.path.realpath` of a folder, remembered."""
-    return os.path.realpath(path)
-
-
-def _real_path(path: str) -> str:
-    """`os.path.realpath` of a file, its folder's remembered."""
-    folder, _, name = path.rpartition("/")
-    if not folder or name in ("", ".", "..") or os.path.islink(path):
-        return os.path.realpath(path)
-    return f"{_real_folder(folder)}/{name}"
+_real_folder: Any = functools.lru_cache(maxsize=1 << 14)(os.path.realpath)
 
 
 def refuse_outside(path: str, folder: str) -> None:
@@ -138,24 +142,6 @@ def forget_paths() -> None:
 
 def _is_below(url: str, above: str) -> bool:
     return urls.is_url(above) and f"{url}/".startswith(urls.absolute(above).rstrip("/") + "/")
-
-
-def data_uri(ref: str) -> bytes:
-    """The bytes of a ``data:`` URI.
-
-    Raises:
-        BadRecord: ``broken_media``.
-    """
-    head, comma, body = ref.partition(",")
-    if not comma:
-        raise BadRecord("broken_media", "a data: URI without a comma")
-    is_base64 = head.lower().endswith(";base64")
-    try:
-        data = urllib.parse.unquote_to_bytes(body)
-        return base64.b64decode(data, validate=True) if is_base64 else data
-    except ValueError:  # of base64, or of text that no bytes stand for
-        what = "base64" if is_base64 else "content"
-        raise BadRecord("broken_media", f"a data: URI whose {what} is broken") from None
 
 
 def shortened(text: str, limit: int = 200) -> str:

@@ -39,6 +39,7 @@ REFERENCE_KEYS = (
 )
 """Keys under which an object names a medium, the first of which is taken."""
 _BASE64_KEYS = ("bytes", "base64", "data")
+_OF_LISTS = ("frames", "video", "path")  # of an object that lists a video's frames
 OF_FRAMES = ("fps", "sample_fps", "nframes")
 """Requests of a video file that are facts where its frames are listed, or wholly described."""
 _SIZES = ("min_pixels", "max_pixels", "total_pixels", "resized_height", "resized_width", "detail")
@@ -65,19 +66,14 @@ _NO_BASE64 = re.compile("[^A-Za-z0-9+/=\\s]")
 _NAME = re.compile("data:|[A-Za-z][A-Za-z0-9+.-]*://")
 
 
-def is_opened(value: Any) -> bool:
-    """Return whether `value` is an opened (PIL) image; says so without importing PIL."""
-    return hasattr(value, "getexif") and hasattr(value, "size")
-
-
-def is_video(value: Any) -> bool:
-    """Return whether `value` is an opened video (`media.video.Video`); does not open it to know."""
-    return hasattr(type(value), "info") and hasattr(type(value), "frames")
-
-
-def is_sound(value: Any) -> bool:
-    """Return whether `value` is an opened sound (`media.audio.Audio`)."""
-    return hasattr(type(value), "info") and hasattr(type(value), "waveform")
+def opened_kind(value: Any) -> str | None:
+    """Return the kind of an opened medium, without importing PIL or opening it; None otherwise."""
+    own = type(value)
+    if hasattr(own, "getexif"):
+        return "image"
+    if not hasattr(own, "info"):
+        return None
+    return "video" if hasattr(own, "frames") else "audio" if hasattr(own, "waveform") else None
 
 
 def part_kind(part: Any) -> str | None:
@@ -113,28 +109,14 @@ def reference_of(entry: Any) -> Any:
     return _plain_reference(entry)
 
 
-def frames_of(entry: Any) -> tuple[str | None, list[Any] | tuple[Any, ...] | None]:
-    """The frames of a video given as such, and under which key: None where it is not.
-
-    A list of entries is one video's frames; so is one under ``frames``, ``video`` or ``path``.
-    """
-    if isinstance(entry, list | tuple):
-        return None, entry
-    if isinstance(entry, OBJECT):
-        for key in ("frames", "video", "path"):
-            value = entry.get(key)
-            if isinstance(value, list | tuple):
-                return key, value
-    return None, None
-
-
 def media_entries(record: Mapping[str, Any], kind: str) -> tuple[str | None, list[Any]]:
     """The key and the entries of the record's own list of images, videos or sounds.
 
     Raises:
         BadRecord: ``bad_media``, both ``image`` and ``images`` are given.
     """
-    given = [key for key in LIST_KEYS[kind] if not _is_absent(record.get(key))]
+    values = [(key, record.get(key)) for key in LIST_KEYS[kind]]
+    given = [k for k, v in values if v or not (v is None or type(v) in (list, tuple, str))]
     if not given:
         return None, []
     if len(given) > 1:
@@ -143,12 +125,9 @@ def media_entries(record: Mapping[str, Any], kind: str) -> tuple[str | None, lis
     return given[0], list(value) if isinstance(value, list | tuple) else [value]
 
 
-def content_of(turn: Any) -> tuple[str, Any]:
-    """The name and value of what a turn says; nothing of what is none."""
-    if not isinstance(turn, OBJECT):
-        return "content", None
-    name = "content" if "content" in turn else "value"
-    return name, turn.get(name)
+def content_of(turn: Mapping[str, Any]) -> Any:
+    """Return the content of a message."""
+    return turn["content"] if "content" in turn else turn.get("value")
 
 
 def turn_key(record: Mapping[str, Any]) -> str | None:
@@ -161,10 +140,6 @@ def role_of(turn: Any) -> Any:
     return turn.get("role", turn.get("from")) if isinstance(turn, OBJECT) else None
 
 
-def _is_absent(value: Any) -> bool:
-    return value is None or (type(value) in (list, tuple, str) and not value)
-
-
 def medium_of(kind: str, entry: Any) -> Media:
     """Return what an entry or content part of a kind stands for.
 
@@ -174,11 +149,12 @@ def medium_of(kind: str, entry: Any) -> Media:
     if type(entry) is str:
         return Media(kind, _plain_reference(entry))
     if kind == "video":
-        frames = frames_of(entry)[1]
+        places = (entry.get(k) for k in _OF_LISTS) if isinstance(entry, OBJECT) else (entry,)
+        frames = next((each for each in places if isinstance(each, list | tuple)), None)
         if frames is not None:
             return _extracted(entry, frames)
     ref = reference_of(entry)
-    if is_opened(ref):
+    if opened_kind(ref) == "image":
         width, height = ref.size
         return Media(kind, ref, int(height), int(width), requests=requests_of(kind, entry))
     if not isinstance(entry, OBJECT):
@@ -255,7 +231,13 @@ def stated_facts(entry: Mapping[str, Any], kind: str, reason: str) -> dict[str, 
                 facts["num_frames"] = integer(entry[key], 1, _MAX_FRAMES, key, reason)
                 break
         facts["fps"] = rate_of(entry, reason)
-        facts["frame_indices"] = _indices(entry.get("frame_indices"), reason)
+        if (value := entry.get("frame_indices")) is not None:
+            if not isinstance(value, list | tuple) or not value or None in value:
+                text = f"frame_indices is {cut(value)}, not a list of frame numbers, none null"
+                raise BadRecord(reason, text)
+            name = "a number in frame_indices"
+            value = tuple(integer(number, 0, _MAX_FRAMES, name, reason) for number in value)
+        facts["frame_indices"] = value
     if kind == "audio":
         for key, most in (("num_samples", _MAX_SAMPLES), ("sampling_rate", _MAX_RATE)):
             facts[key] = integer(entry.get(key), 1, most, key, reason)
@@ -274,18 +256,6 @@ def rate_of(entry: Mapping[str, Any], reason: str) -> float | None:
     if type(value) not in (int, float) or not 0 < value < math.inf:
         raise BadRecord(reason, f"fps is {cut(value)}, not a positive number")
     return float(value)
-
-
-def _indices(value: Any, reason: str) -> tuple[int, ...] | None:
-    if value is None:
-        return None
-    if not isinstance(value, list | tuple) or not value:
-        raise BadRecord(reason, f"frame_indices is {cut(value)}, not a list of frame numbers")
-    for number in value:
-        integer(number, 0, _MAX_FRAMES, "a number in frame_indices", reason)
-        if number is None:
-            raise BadRecord(reason, "frame_indices holds null")
-    return tuple(value)
 
 
 _SIZED = frozenset((str, list, tuple, dict, bytes, type(None)))
@@ -336,9 +306,7 @@ def is_base64(text: str) -> bool:
 def _plain_reference(entry: Any) -> Any:
     if isinstance(entry, str) and is_base64(entry):
         return _from_base64(entry)
-    if isinstance(entry, str | bytes | Extent) or is_opened(entry):
-        return entry
-    if is_video(entry) or is_sound(entry):
+    if isinstance(entry, str | bytes | Extent) or opened_kind(entry) is not None:
         return entry
     raise BadRecord("bad_media", f"a media reference is {named(entry)}, not a path or image")
 

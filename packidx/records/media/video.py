@@ -105,9 +105,11 @@ class Video:
         if not isinstance(self.source, tuple):
             yield from _decode(self.source, wanted, self.info.num_frames, self.label)
             return
-        for number in sorted(wanted):
-            if 0 <= number < len(self.source):
-                yield number, _pixels(self.source[number])
+        for number in sorted(wanted.intersection(range(len(self.source)))):
+            try:
+                yield number, np.asarray(open_image(self.source[number]).convert("RGB"))
+            except (OSError, SyntaxError) as error:  # PIL, on decoding a broken file
+                raise BadRecord("broken_media", f"a frame cannot be decoded: {error}") from None
 
 
 def stated_video(media: Media) -> MediaInfo | None:
@@ -168,13 +170,6 @@ def _decode(
         )
 
 
-def _pixels(frame: Any) -> NDArray[np.uint8]:
-    try:
-        return np.asarray(open_image(frame).convert("RGB"))
-    except (OSError, SyntaxError) as error:  # PIL, on decoding a broken file
-        raise BadRecord("broken_media", f"a frame cannot be decoded: {error}") from None
-
-
 # -- headers ---------------------------------------------------------------------------------------
 
 
@@ -197,8 +192,14 @@ def video_info(source: Source, label: str | None = None) -> MediaInfo:
         if height * width > MAX_PIXELS:
             text = f"{label} has frames of {width}x{height} pixels"
             raise BadRecord("media_too_large", text)
-        _check_whole(container, stream, label)
-        num_frames, rate = _stated_frames(stream), stream.average_rate
+        entries, rate = list(stream.index_entries), stream.average_rate
+        end = max((entry.pos + entry.size for entry in entries), default=0)
+        if end > container.size:  # a download that was cut
+            text = f"{label} is truncated: its frames reach to byte {end}, it has {container.size}"
+            raise BadRecord("broken_media", f"{text}; restore the file")
+        # An MP4's index marks frames that are cut off; an AVI without its index is counted.
+        hidden = sum(bool(entry.is_discard) for entry in entries)
+        num_frames = max(int(stream.frames) - hidden, 0) if len(entries) >= stream.frames else 0
         first = next(container.decode(stream), None)
         if first is None:
             raise BadRecord("broken_media", f"{label} has no frame that can be decoded")
@@ -230,23 +231,6 @@ def frames_info(frames: Sequence[Any]) -> MediaInfo:
                 f"{width}x{height}: all must agree",
             )
     return MediaInfo(*sizes[0], num_frames=len(frames), extracted=True)
-
-
-def _check_whole(container: Any, stream: Any, label: str) -> None:
-    """Refuse a file that ends before the frames that its index names, as a cut download does."""
-    end = max((entry.pos + entry.size for entry in stream.index_entries), default=0)
-    if end > container.size:
-        text = f"{label} is truncated: its frames reach to byte {end}, it has {container.size}"
-        raise BadRecord("broken_media", f"{text}; restore the file")
-
-
-def _stated_frames(stream: Any) -> int:
-    """The header's number of frames, or 0; an MP4's index says which of them are cut off."""
-    entries = list(stream.index_entries)
-    if len(entries) < stream.frames:
-        return 0  # an AVI without its index, which stands at its end
-    hidden = sum(bool(entry.is_discard) for entry in entries)
-    return max(int(stream.frames) - hidden, 0)
 
 
 def _count_packets(source: Source, label: str) -> int:
@@ -281,7 +265,11 @@ def local(source: Source, label: str) -> Source:
 @contextmanager
 def opened(source: Source, label: str, kind: str = "video") -> Iterator[tuple[Any, Any]]:
     """The container and its first stream of video or audio; whatever fails is a `BadRecord`."""
-    av = _import_av()
+    try:
+        import av
+    except ImportError as error:
+        text = f"reading videos and compressed audio needs PyAV ({error})"
+        raise MissingExtraError(f'{text}: run pip install "packidx[video]"') from error
     file, _ = open_file(source, label)
     with file:
         try:
@@ -298,14 +286,3 @@ def opened(source: Source, label: str, kind: str = "video") -> Iterator[tuple[An
             text = getattr(error, "strerror", None) or str(error) or type(error).__name__
             text = f"{label} cannot be read as {'a ' * (kind == 'video')}{kind}: {shortened(text)}"
             raise BadRecord("broken_media", text) from None
-
-
-def _import_av() -> Any:
-    try:
-        import av
-    except ImportError as error:
-        raise MissingExtraError(
-            f"reading videos and compressed audio needs PyAV ({error}): "
-            'run pip install "packidx[video]"'
-        ) from error
-    return av

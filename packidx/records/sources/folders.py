@@ -85,20 +85,16 @@ def in_folder(
             continue  # a mix or a configuration beside the data
         uri = os.path.join(arg, file.name)
         files.append(InputFile(uri, inner, file.source, required_kind(uri, inner), layout))
-    unread = [
-        _unread(arg, reason, [name for why, name in beside if why == reason])
-        for reason in dict.fromkeys(why for why, _ in beside)
-    ]
+    unread = []
+    for reason in dict.fromkeys(why for why, _ in beside):
+        names = sorted(name for why, name in beside if why == reason)
+        more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+        listed = ", ".join(map(repr, names[:_NAMED])) + more
+        unread.append(f"{len(names):,} file(s) of {arg} not read, {reason}: {listed}")
     if unread and not files:
         raise SourceError(unread[0])
     warnings += [text for text in unread if text not in warnings]
     return files
-
-
-def _unread(folder: str, why: str, names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-    files = ", ".join(map(repr, sorted(names)[:_NAMED])) + more
-    return f"{len(names):,} file(s) of {folder} not read, {why}: {files}"
 
 
 def _files_below(

@@ -136,7 +136,15 @@ def _data_set(path: str, name: str, given: Mapping[str, Any]) -> DataSet:
     }
     try:
         entry = section(where, stated, _Entry)
-        _refuse_others(path, entry, stated)
+        if not entry.file_name:
+            key = next((key for key in HUBS if key in stated), "")
+            wrong = "give a file_name: a file, glob or folder"
+            if key:
+                is_not_here = f"{key} is {stated[key]!r}, which is not here"
+                wrong = f"{is_not_here}: download it and give file_name"
+            if key == "hf_hub_url":
+                wrong += f", or give 'hf://datasets/{stated[key]}' as file_name"
+            raise OptionError(f"{wrong}, or name the data sets to take, {path}#NAME,NAME")
         columns = dict(entry.columns)
         if entry.formatting == "alpaca":
             columns = {**_ALPACA, **columns}
@@ -156,18 +164,6 @@ def _data_set(path: str, name: str, given: Mapping[str, Any]) -> DataSet:
         raise SourceError(f"{where}: {str(error).removeprefix(f'{where}: ')}") from None
     places = [entry.file_name] if isinstance(entry.file_name, str) else entry.file_name
     return DataSet(name, tuple(_place(folder, place, entry.split) for place in places), layout)
-
-
-def _refuse_others(path: str, entry: _Entry, stated: Mapping[str, Any]) -> None:
-    """Raise an OptionError for what an entry states that is not done."""
-    if not entry.file_name:
-        key = next((key for key in HUBS if key in stated), None)
-        wrong = "give a file_name: a file, glob or folder"
-        if key is not None:
-            wrong = f"{key} is {stated[key]!r}, which is not here: download it and give file_name"
-        if key == "hf_hub_url":
-            wrong += f", or give 'hf://datasets/{stated[key]}' as file_name"
-        raise OptionError(f"{wrong}, or name the data sets to take, {path}#NAME,NAME")
 
 
 def _place(folder: str, given: str, split: str | None) -> str:

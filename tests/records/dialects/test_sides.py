@@ -101,6 +101,11 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": ASKED + GOOD, "chosen": GOOD, "rejected": BAD}, "bad_pair", "ends with an answer"),
     ({"prompt": 3, "chosen": GOOD, "rejected": BAD}, "bad_pair", "'prompt' is a number"),
     ({"prompt": "a", "chosen": ["b", "c"], "rejected": ["d"]}, "bad_pair", "list of texts"),
+    (
+        {**CHAT, "prompt": "a", "chosen": "b", "rejected": "c"},
+        "bad_pair",
+        "'prompt' and 'messages'",
+    ),
     ({"messages": ASKED, "rejected_response": "b"}, "bad_pair", "last turn of 'messages'"),
     (
         {"messages": ASKED + GOOD, "rejected_response": "b", "rejected_messages": ASKED + BAD},
