@@ -19,6 +19,7 @@ import orjson
 import pyarrow as pa
 
 from packidx.errors import BadRecord, SourceError
+from packidx.format.terms import COLUMNS
 from packidx.io import cache, storage, urls
 from packidx.io.copies import content_of
 from packidx.io.files import refuse_open_files
@@ -36,13 +37,19 @@ from packidx.records.containers.base import (
     named,
     naming,
 )
-from packidx.records.containers.json_list import json_kind, list_records
 from packidx.records.containers.lines import as_object, decode, skip_bom
 from packidx.records.containers.tables import ARROW
 
 CODECS = {"gz": "gzip", "zst": "zstd"}
 """Endings of compressed text, and what Arrow calls the codec."""
 csv.field_size_limit(1 << 28)  # of the process; the module's 128 KiB a cell are less than a chat
+_HOLDERS = frozenset(
+    ("annotations", "data", "dataset", "entries", "examples", "instances", "items")
+    + ("questions", "records", "rows", "samples")
+)
+"""Names under which an object may hold a list of records."""
+_OWN = frozenset(COLUMNS) - {"id"}
+"""Names of what a record says: above the list, one word of text is one too many."""
 _SCHEMA = pa.schema({"record": pa.binary()})
 _BATCH_BYTES, _BATCH_ROWS = 1 << 20, 1024
 
@@ -224,3 +231,67 @@ def open_text(path: str, codec: str) -> Iterator[IO[bytes]]:
                 raise
             text = f"the {what} stream is broken or cut ({error}): restore the file"
             raise BrokenFile(text) from None
+
+
+# -- JSON: an array of records, or an object that holds them in its only list ----------------------
+
+
+def list_records(file: IO[bytes], holder: str) -> Iterator[Any]:
+    """Yield the elements of an array, or of the list that an object has under a name.
+
+    Raises:
+        BrokenFile: the file is not JSON.
+    """
+    import ijson  # readers of packs need no parser of JSON arrays
+
+    skip_bom(file)
+    number = 0
+    try:
+        for value in ijson.items(file, f"{holder}.item" if holder else "item", use_float=True):
+            yield value
+            number += 1
+    except (ijson.JSONError, UnicodeDecodeError) as error:
+        why = " ".join(str(error).split())[:120]
+        raise BrokenFile(
+            f"it is not JSON, or cut, behind element {number} ({why}): restore the file, or write "
+            "one record a line"
+        ) from None
+
+
+def json_kind(file: IO[bytes]) -> tuple[str | None, str]:
+    """Return how a JSON file holds records and the name of the list that has them.
+
+    Returns:
+        "json" for an array, or an object that has one list, "jsonl" for lines, None for any other
+        object; and the name of the list of an object.
+
+    Raises:
+        BrokenFile: beside the list stands a text.
+    """
+    skip_bom(file)
+    while (first := file.read(1)).isspace():
+        pass
+    if first == b"[":
+        return "json", ""
+    line = first + file.readline()
+    try:
+        orjson.loads(line)
+        if any(not other.isspace() for other in file):
+            return "jsonl", ""
+    except ValueError:  # an object over several lines
+        line += file.read()
+    try:
+        value = orjson.loads(line)
+    except ValueError:
+        return "jsonl", ""
+    members: dict[str, Any] = value if isinstance(value, dict) else {}
+    lists = [key for key, member in members.items() if isinstance(member, list)]
+    if len(lists) != 1 or lists[0] not in _HOLDERS:
+        return None, ""
+    for key, text in members.items():
+        if isinstance(text, str) and text and (" " in text or key in _OWN):
+            raise BrokenFile(
+                f"{key!r} stands above its records and would reach none of them: write one record "
+                f"a line, as `jq -c '.{lists[0]}[]'` does"
+            )
+    return "json", lists[0]

@@ -41,7 +41,7 @@ class Obelics:
                 both = "neither a text nor an image" if text is None else "a text and an image"
                 raise BadRecord("bad_turn", f"'texts' and 'images' have {both} at {number}")
             parts.append(text if image is None else raw.medium("image", image))
-        raw.unlist("image")
+        raw.listed.pop("image", None)  # its entries have places of their own
         return document(raw, parts)
 
 

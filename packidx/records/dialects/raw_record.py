@@ -144,8 +144,17 @@ class RawRecord:
 
     @cached_property
     def _stated(self) -> dict[str, Sequence[Any]] | None:
+        """Lists of ``mm_inputs_meta``, by kind of media."""
         meta = self.columns.get("mm_inputs_meta")
-        return None if meta is None else _stated_media(meta)
+        if meta is None:
+            return None
+        if not isinstance(meta, OBJECT):
+            raise BadRecord(_REASON, f"'mm_inputs_meta' is {named(meta)}, not an object")
+        lists = {k: meta[f"{k}s_meta"] for k in LIST_KEYS if meta.get(f"{k}s_meta") is not None}
+        for kind, entries in lists.items():
+            if not isinstance(entries, list | tuple):
+                raise BadRecord(_REASON, f"'{kind}s_meta' is {named(entries)}, not a list")
+        return lists
 
     @cached_property
     def listed(self) -> dict[str, list[Any]]:
@@ -160,19 +169,13 @@ class RawRecord:
             return listed
         if self._members and self.stated_kinds != frozenset():
             self._is_inferred = True
-            listed |= self._kinds_of_members()
+            for kind in LIST_KEYS:
+                names = [name for name in self._members if kind_of_name(name) == kind]
+                if len({re.sub(r"\d+\.", ".", name) for name in names}) == 1:
+                    names.sort(key=lambda name: (len(name), name))  # tars may have 10 before 2
+                listed |= {kind: names} if names else {}
         elif all(columns.get(name) is None for name in _TEXTS):
             listed |= self._listed_by_columns()
-        return listed
-
-    def _kinds_of_members(self) -> dict[str, list[Any]]:
-        """Return the names of the sample's files, by kind; numbered ones by their numbers."""
-        listed: dict[str, list[Any]] = {}
-        for kind in LIST_KEYS:
-            names = [name for name in self._members if kind_of_name(name) == kind]
-            if len({re.sub(r"\d+\.", ".", name) for name in names}) == 1:
-                names.sort(key=lambda name: (len(name), name))  # tars may have 10 before 2
-            listed |= {kind: names} if names else {}
         return listed
 
     def _listed_by_columns(self) -> dict[str, list[Any]]:
@@ -210,10 +213,6 @@ class RawRecord:
             self._is_inferred = False
             listed.clear()
         listed.setdefault(kind, []).append(entry)
-
-    def unlist(self, kind: str) -> None:
-        """Leave out the record's list of a kind: its entries have places of their own."""
-        self.listed.pop(kind, None)
 
     @cached_property
     def stated_kinds(self) -> frozenset[str] | None:
@@ -254,7 +253,9 @@ class RawRecord:
         if "<" not in text:
             return (text,) if text else ()
         if "<img>" in text and (kind := media_in(text)) is not None:
-            raise unread("a text, in <img>…</img>,", kind)
+            text = f"a text, in <img>…</img>, holds a medium ({kind}) that no field refers to"
+            cure = f"add it to the record's {kind}s and put <{kind}> in the text"
+            raise BadRecord(UNUSED, f"{text}: {cure}, or use a --transform")
         if "<image>" not in text and "<video>" not in text and "<audio>" not in text:
             return (text,)
         if self._stated is None and not self.has_media and not self.may_have_media:
@@ -345,7 +346,8 @@ class RawRecord:
         return medium
 
     def place(self, turns: list[Turn]) -> None:
-        """Put media without a place before the first user's words, kind by kind.
+        """Put media without a place before the first user's words, kind by kind: those of the
+        record's own lists, and the sample's only file.
 
         Raises:
             BadRecord: ``media_mismatch``, a text has another tool's placeholder.
@@ -358,7 +360,7 @@ class RawRecord:
             self.next(kind)
             for kind in LIST_KEYS
             if (held := self.listed.get(kind)) and kind not in self._used and kind not in shown
-            if self._is_for_front(held)
+            if not self._is_inferred or (len(held) == 1 and self._has_one_file())
             for _ in held
         ]
         places = (place for turn in turns for place in _unknown_places(turn, not front, shown))
@@ -372,13 +374,8 @@ class RawRecord:
             parts = (*front, *turns[at].parts)
             turns[at] = Turn(turns[at].role, parts, turns[at].extra, turns[at].train)
 
-    def _is_for_front(self, held: Sequence[Any]) -> bool:
-        """True for the record's own list, and for the sample's only file."""
-        return (
-            not self._is_inferred
-            or len(held) == 1
-            and (self.stated_kinds is not None or len(self._media_members()) == 1)
-        )
+    def _has_one_file(self) -> bool:
+        return self.stated_kinds is not None or len(self._media_members()) == 1
 
     def check(self) -> None:
         """Compare placeholders with media.
@@ -458,13 +455,6 @@ def _unknown_places(turn: Turn, is_placed: bool, shown: Collection[str]) -> Iter
             yield from (mark[0] for mark in _TEMPLATED.finditer(text))
 
 
-def unread(place: str, kind: str) -> BadRecord:
-    """Return the error of a record with a medium in a place that nothing reads."""
-    text = f"{place} holds a medium ({kind}) that no field refers to"
-    cure = f"add it to the record's {kind}s and put <{kind}> in the text, or use a --transform"
-    return BadRecord(UNUSED, f"{text}: {cure}")
-
-
 # -- what a record states of its media -------------------------------------------------------------
 
 _REASON = "bad_meta"
@@ -473,22 +463,12 @@ _META = {  # a list's entries in order, as far as it has them
     "video": ("num_frames", "height", "width", "fps", "duration", "n_tokens"),
     "audio": ("num_samples", "sampling_rate", "n_tokens"),
 }
+_COUNTS = ("num_frames", "nframes", "total_frames", "fps")
 _META_FORMS = {
     "image": "[height, width]",
     "video": "[frames, height, width, fps, seconds]",
     "audio": "[samples, samples per second]",
 }
-
-
-def _stated_media(meta: Any) -> dict[str, Sequence[Any]]:
-    """Return the lists of ``mm_inputs_meta``, by kind of media."""
-    if not isinstance(meta, OBJECT):
-        raise BadRecord(_REASON, f"'mm_inputs_meta' is {named(meta)}, not an object")
-    lists = {kind: meta.get(f"{kind}s_meta") for kind in LIST_KEYS}
-    for kind, entries in lists.items():
-        if entries is not None and not isinstance(entries, list | tuple):
-            raise BadRecord(_REASON, f"'{kind}s_meta' is {named(entries)}, not a list")
-    return {kind: entries for kind, entries in lists.items() if entries is not None}
 
 
 def _entry(entry: Any, kind: str) -> dict[str, Any]:
@@ -501,23 +481,17 @@ def _entry(entry: Any, kind: str) -> dict[str, Any]:
     if not isinstance(entry, OBJECT):
         text = f"an entry of '{kind}s_meta' is {cut(entry)}, not {_META_FORMS[kind]}"
         raise BadRecord(_REASON, text)
-    return _video(entry) if kind == "video" else stated_facts(entry, kind, _REASON)
-
-
-def _video(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a video's facts; 0 means unknown, and frames then follow from rate and duration."""
-    stated, seconds = {name: _whole(value) for name, value in entry.items()}, entry.get("duration")
-    for name in ("num_frames", "nframes", "total_frames", "fps"):
-        if stated.get(name) == 0:
-            stated[name] = None
+    if kind != "video":
+        return stated_facts(entry, kind, _REASON)
+    stated, seconds = dict(entry), entry.get("duration")
+    for name, value in entry.items():
+        if type(value) is float and value.is_integer():
+            stated[name] = int(value)
+        if name in _COUNTS and value == 0:
+            stated[name] = None  # unknown: frames then follow from rate and duration
     if seconds is not None and (type(seconds) not in (int, float) or not 0 <= seconds < math.inf):
         raise BadRecord(_REASON, f"a video's duration is {cut(seconds)}, not a number of seconds")
     facts = stated_facts(stated, "video", _REASON)
     if facts.get("num_frames") is None and facts["fps"] and seconds:
         facts["num_frames"] = max(1, int(seconds * facts["fps"]))
     return facts
-
-
-def _whole(value: Any) -> Any:
-    """Return a whole number that was stored as a float as an integer."""
-    return int(value) if type(value) is float and value.is_integer() else value

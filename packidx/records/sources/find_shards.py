@@ -56,7 +56,20 @@ def find_shards(
     warnings = [] if warnings is None else warnings
     if isinstance(args, str | os.PathLike | DataSet):
         args = [args]
-    shards = [shard for arg in args for shard in _expanded(arg, layout, warnings)]
+    shards: list[InputFile] = []
+    for arg in args:
+        try:
+            if isinstance(arg, DataSet):
+                found = _of_data_sets(f"source {arg.name!r}", [arg], layout, warnings)
+            else:
+                found = _named(os.fspath(arg), layout, warnings)
+            storage.overlapped(_check, [shard for shard in found if urls.is_url(shard.path)])
+        except OSError as error:  # of a store: files of this machine are looked for quietly
+            place = arg.locations[0] if isinstance(arg, DataSet) else os.fspath(arg)
+            raise unreadable(error.filename or place, error) from error
+        for shard in found:
+            _check(shard)
+        shards += found
     if not shards:
         raise SourceError("no source given: name a file of records, a mix, a glob or a folder")
     seen: dict[str, str] = {}
@@ -72,21 +85,6 @@ def find_shards(
                 f"two sources of different layout are both named {shard.source!r}: give one of "
                 "them another name, NAME=PATH or in the mix"
             )
-    return shards
-
-
-def _expanded(arg: Source, layout: Layout, warnings: list[str]) -> list[InputFile]:
-    try:
-        if isinstance(arg, DataSet):
-            shards = _of_data_sets(f"source {arg.name!r}", [arg], layout, warnings)
-        else:
-            shards = _named(os.fspath(arg), layout, warnings)
-        storage.overlapped(_check, [shard for shard in shards if urls.is_url(shard.path)])
-    except OSError as error:  # of a store: files of this machine are looked for quietly
-        place = arg.locations[0] if isinstance(arg, DataSet) else os.fspath(arg)
-        raise unreadable(error.filename or place, error) from error
-    for shard in shards:
-        _check(shard)
     return shards
 
 

@@ -104,13 +104,16 @@ def _files_below(
     top = os.path.basename(urls.absolute(folder)) or "data"
     for here, folders, files in walked(folder, beside):
         below = _below(here, folder)
-        if _is_output(here, folders, files):
+        is_output = "snapshots" in folders and "windows" in folders
+        if "manifest.json" in files:
+            stated = read_json_object(urls.join(here, "manifest.json"))
+            is_output = stated.get("format") == LENGTHS_FORMAT
+        if is_output:  # a lengths table or an index, which lie beside data, not in it
             folders.clear()
         elif energon.FOLDER in folders:
             folders.clear()
             for place, split in enumerate((splits if not below else None) or (None,)):
-                for file in _prepared(here, below, split, below or top, beside):
-                    yield file._replace(order=os.path.join(below, f"{place:03d}-{file.order}"))
+                yield from _prepared(here, below, split, below or top, place, beside)
         elif _STATE in files:
             folders.clear()
             for name in _saved_files(here):
@@ -129,16 +132,8 @@ def _files_below(
                     beside.append((_FORM, path))
 
 
-def _is_output(folder: str, folders: Sequence[str], files: Sequence[str]) -> bool:
-    """Return whether a folder is a lengths table or an index, which lie beside data, not in it."""
-    if "manifest.json" not in files:
-        return "snapshots" in folders and "windows" in folders
-    stated = read_json_object(urls.join(folder, "manifest.json"))
-    return stated.get("format") == LENGTHS_FORMAT
-
-
 def _prepared(
-    here: str, below: str, split: str | None, source: str, beside: list[tuple[str, str]]
+    here: str, below: str, split: str | None, source: str, place: int, beside: list[tuple[str, str]]
 ) -> Iterator[_File]:
     """The tars of a split of a folder that Energon has prepared: one source, in its order."""
     tars = []
@@ -150,7 +145,8 @@ def _prepared(
     beside += [(energon.NOWHERE, os.path.join(below, tar)) for tar in astray]
     for number, tar in enumerate(names):
         refuse_outside(os.path.join(here, tar), here)
-        yield _File(f"{number:09d}", os.path.join(below, tar), source, is_listed=True)
+        order = os.path.join(below, f"{place:03d}-{number:09d}")
+        yield _File(order, os.path.join(below, tar), source, is_listed=True)
 
 
 def walked(

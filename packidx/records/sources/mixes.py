@@ -115,19 +115,11 @@ def data_sets(path: str, value: Any, wanted: Sequence[str] = ()) -> list[DataSet
     for name in wanted:
         if name not in value:
             raise SourceError(f"{path} names no data set {name!r}: check what stands behind #")
-    return [
-        _data_set(path, name, entry)
-        for name, entry in value.items()
-        if not name.startswith("_") and (not wanted or name in wanted)
-    ]
+    taken = [name for name in value if not name.startswith("_") and (not wanted or name in wanted)]
+    return [_data_set(path, name, value[name]) for name in taken]
 
 
 def _data_set(path: str, name: str, given: Mapping[str, Any]) -> DataSet:
-    """The data set of an entry of the mix at `path`.
-
-    Raises:
-        SourceError: it cannot be understood.
-    """
     where, folder = f"{path}, data set {name!r}", os.path.dirname(path)
     stated = {
         key: value

@@ -27,8 +27,7 @@ from packidx.errors import BadRecord, SourceError
 from packidx.format.manifest import Layout
 from packidx.records import shards
 from packidx.records.containers import convert
-from packidx.records.containers.convert import cell_records
-from packidx.records.containers.json_list import json_kind, list_records
+from packidx.records.containers.convert import cell_records, json_kind, list_records
 from packidx.records.containers.registry import KINDS, kind_of
 from packidx.records.dialects.parse import parse
 from packidx.records.shards import scan
