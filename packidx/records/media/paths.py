@@ -61,7 +61,7 @@ def resolve(ref: str, root: MediaRoot) -> str | bytes:
             data = urllib.parse.unquote_to_bytes(body)
             return base64.b64decode(data, validate=True) if head[-7:].lower() == ";base64" else data
         except ValueError:  # of base64, or of text that no bytes stand for
-            raise BadRecord("broken_media", "the content of a data: URI is broken") from None
+            raise BadRecord("broken_media", "a data: URI, or its base64, is broken") from None
     path = urls.local_path(ref)
     in_database = IN_DATABASE.fullmatch(path) if "::" in path else None
     path, key = (path, None) if in_database is None else in_database.groups()
