@@ -145,7 +145,7 @@ def to_messages(conversation: Conversation) -> list[dict[str, Any]]:
     ``{"type": "video"}`` and ``{"type": "audio"}`` parts.
     """
     return [
-        {"role": turn.role, "content": content_of(turn, _placeholder), **turn.extra}
+        {"role": turn.role, "content": content_of(turn, lambda m: {"type": m.kind}), **turn.extra}
         for turn in conversation.turns
     ]
 
@@ -162,10 +162,6 @@ def content_of(
     ]
 
 
-def _placeholder(medium: Media) -> dict[str, Any]:
-    return {"type": medium.kind}
-
-
 _FACTS = {
     **{name: name for name in ("height", "width", "num_frames", "fps", "frame_indices")},
     **{name: name for name in ("num_samples", "sampling_rate")},
@@ -177,16 +173,6 @@ def _facts_of(medium: Media) -> dict[str, Any]:
     """Return what a record states of a medium's file, by the names that records have for it."""
     stated = {name: getattr(medium, field) for name, field in _FACTS.items()}
     return {name: value for name, value in stated.items() if value is not None}
-
-
-def _facts_beside(medium: Media) -> dict[str, Any]:
-    """Return the facts of a medium that do not follow from its `ref`."""
-    facts = _facts_of(medium)
-    if isinstance(medium.ref, list):
-        facts.pop("num_frames", None)
-    elif hasattr(medium.ref, "getexif"):  # an opened image
-        facts.pop("height", None), facts.pop("width", None)
-    return facts
 
 
 def stated_of(medium: Media) -> dict[str, Any]:
@@ -227,7 +213,10 @@ def record_of(conversation: Conversation) -> dict[str, Any]:
     meta: dict[str, list[Any]] = {}
     for medium in conversation.media:
         record.setdefault(f"{medium.kind}s", []).append(medium.ref)
-        meta.setdefault(f"{medium.kind}s_meta", []).append(_facts_beside(medium))
+        is_opened = hasattr(medium.ref, "getexif")  # facts that follow from it are left out
+        known = ("height", "width") if is_opened else ("num_frames",) * isinstance(medium.ref, list)
+        facts = {name: fact for name, fact in _facts_of(medium).items() if name not in known}
+        meta.setdefault(f"{medium.kind}s_meta", []).append(facts)
     return {**record, "mm_inputs_meta": meta} if any(map(any, meta.values())) else record
 
 

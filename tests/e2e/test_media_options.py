@@ -179,7 +179,7 @@ MARKS = (
     *("<|endoftext10|>", "<img1>", "<video_0>", "<audio/>", "<image_soft_token>", "[VIDEO]"),
     *("<|vision_start|>", "<IMG_CONTEXT>", "<|image_1|>", "<ImageHere>", "<image_placeholder>"),
     *("<media>", "<frame>", "<|audio_bos|>", "<|AUDIO|>", "<start_of_audio>", "<|begin_of_image|>"),
-    *("<speech></speech>", "<|media_pad|>", "<boi>"),
+    *("<speech></speech>", "<|media_pad|>", "<boi>", "<your_image>", "[INSERT IMAGE HERE]"),
 )
 TEMPLATED = ("{image}", "{{image_1}}", "%IMAGE%", "__image__", "$image1$", "<<image>>", "{ img }")
 TEXTS = (
@@ -188,7 +188,7 @@ TEXTS = (
     "<picture>\n<source srcset=a.png>\n</picture>\nIs it right?",
     "<video controls>\n<audio src=a.wav>\nWhat is played?",
     "x = batch[image]\ny = <ImageView>\n<fim_middle>",
-    "<image_url>a</image_url>\n<speech>hello there</speech>",
+    f"<image_url>a</image_url>\n<speech>hello there</speech> <image{'1' * 60}",
 )
 
 

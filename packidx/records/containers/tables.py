@@ -148,22 +148,17 @@ def records_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | BadRecord]:
             yield record_at(batch, number)
         return
     for row in rows:
-        yield _record(row)
+        yield without_nulls(row) or {}
 
 
 def record_at(batch: pa.RecordBatch, number: int) -> dict[str, Any] | BadRecord:
     """One row of a batch as a record."""
     try:
-        return _record(batch.slice(number, 1).to_pylist()[0])
+        return without_nulls(batch.slice(number, 1).to_pylist()[0]) or {}
     except UnicodeDecodeError as error:
         return BadRecord("bad_utf8", f"byte {error.start} of a text is not UTF-8")
     except (pa.ArrowException, OverflowError, ValueError) as error:
         return BadRecord("bad_record", f"a value cannot be read: {error}")
-
-
-def _record(row: dict[str, Any]) -> dict[str, Any]:
-    members: dict[str, Any] = without_nulls(row) or {}
-    return {key: value for key, value in members.items() if value is not None}
 
 
 def without_nulls(value: Any) -> Any:
@@ -173,7 +168,8 @@ def without_nulls(value: Any) -> Any:
     what a missing member says in JSON.
     """
     if type(value) is dict:
-        kept = {key: without_nulls(item) for key, item in value.items() if item is not None}
+        items = ((key, without_nulls(item)) for key, item in value.items() if item is not None)
+        kept = {key: item for key, item in items if item is not None}
         return kept if kept or not value else None
     if type(value) is list and value and type(value[0]) in (dict, list, type(None)):
         return [without_nulls(item) for item in value]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from packidx.records.conversation import Conversation, Turn
-from packidx.records.dialects.messages import CHAT_COLUMNS, chat
+from packidx.records.conversation import Conversation
+from packidx.records.dialects.messages import CHAT_COLUMNS, chat, pair_turns
 from packidx.records.dialects.qa import answer_text, refuse_beside
 from packidx.records.dialects.raw_record import URLS, RawRecord
 
@@ -23,4 +23,4 @@ class Caption:
         raw.consumed |= {url for url in URLS if "://" in str(raw.columns.get(url))[:8]}
         said = answer_text(caption, self._column)
         refuse_beside(raw.columns, self._column, said)
-        return chat(raw, [Turn("user", ()), Turn("assistant", raw.split(said))])
+        return chat(raw, pair_turns(raw, [("", said)]))

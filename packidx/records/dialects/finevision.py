@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from packidx.errors import BadRecord
-from packidx.records.conversation import Conversation, Turn
-from packidx.records.dialects.messages import CHAT_COLUMNS, chat
+from packidx.records.conversation import Conversation
+from packidx.records.dialects.messages import CHAT_COLUMNS, chat, pair_turns
 from packidx.records.dialects.raw_record import RawRecord
-from packidx.records.media.references import OBJECT, named
+from packidx.records.media.references import OBJECT
 
 
 class FineVision:
@@ -37,17 +34,3 @@ class FineVision:
         if not all(isinstance(entry, OBJECT) and pair <= entry.keys() for entry in texts):
             return None
         return chat(raw, pair_turns(raw, [(entry["user"], entry["assistant"]) for entry in texts]))
-
-
-def pair_turns(raw: RawRecord, pairs: Sequence[tuple[Any, Any]]) -> list[Turn]:
-    """Return the turns of (question, answer) pairs."""
-    if not pairs:
-        raise BadRecord("no_messages", "'texts' is empty")
-    turns = []
-    for number, pair in enumerate(pairs):
-        for role, said in zip(("user", "assistant"), pair, strict=True):
-            if not isinstance(said, str):
-                text = f"{role!r} of entry {number} of 'texts' is {named(said)}, not text"
-                raise BadRecord("bad_turn", text)
-            turns.append(Turn(role, raw.split(said)))
-    return turns

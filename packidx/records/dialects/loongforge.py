@@ -7,8 +7,7 @@ from typing import Any
 
 from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation
-from packidx.records.dialects.finevision import pair_turns
-from packidx.records.dialects.messages import CHAT_COLUMNS, chat, read_chat
+from packidx.records.dialects.messages import CHAT_COLUMNS, chat, pair_turns, read_chat
 from packidx.records.dialects.raw_record import RawRecord
 from packidx.records.media.held import kind_of_name
 from packidx.records.media.references import LIST_KEYS, OBJECT, cut, media_entries, named

@@ -32,6 +32,7 @@ from packidx.records.media.references import (
     part_kind,
     refuse_rounded,
     role_of,
+    text_of,
 )
 
 OF_TEMPLATES = {"developer": "system", "function": "tool", "ipython": "tool"}
@@ -135,6 +136,17 @@ def chat(raw: RawRecord, turns: list[Turn]) -> Conversation:
     _refuse_cut(raw.columns, turns)
     count, tools = raw.text_tokens, _tools(raw.columns.get("tools"))
     return Conversation(_with_system(raw, turns), count, tools, has_literal=raw.has_literal)
+
+
+def pair_turns(raw: RawRecord, pairs: Sequence[tuple[Any, Any]]) -> list[Turn]:
+    """Return the turns of (question, answer) pairs."""
+    if not pairs:
+        raise BadRecord("no_messages", "the record has no question with its answer")
+    return [
+        Turn(role, raw.split(text_of(said, f"{role} of entry {number}")))
+        for number, pair in enumerate(pairs)
+        for role, said in zip(("user", "assistant"), pair, strict=True)
+    ]
 
 
 DOCUMENT = "document"
@@ -302,10 +314,9 @@ def _part(raw: RawRecord, part: Any, number: int) -> Parts:
 
 
 def _text_of(part: Any, number: int) -> str:
-    text = part if isinstance(part, str) else part.get("text")
-    if not isinstance(text, str):
-        raise BadRecord("bad_turn", f"a text part of turn {number} is {named(text)}")
-    return text
+    return text_of(
+        part if isinstance(part, str) else part.get("text"), f"a text part of turn {number}"
+    )
 
 
 def _tools(tools: Any) -> list[Any] | None:
@@ -330,9 +341,7 @@ def _with_system(raw: RawRecord, turns: list[Turn]) -> tuple[Turn, ...]:
         raise BadRecord(
             UNUSED, f"the record has both {' and '.join(map(repr, stated))}: ignore one"
         )
-    name, system = stated[0], raw.columns[stated[0]]
-    if not isinstance(system, str):
-        raise BadRecord("bad_turn", f"{name!r} is {named(system)}, not text")
+    name, system = stated[0], text_of(raw.columns[stated[0]], stated[0])
     if turns[0].role == "system":
         if turns[0].parts == (system,):
             return tuple(turns)

@@ -22,12 +22,18 @@ from functools import lru_cache
 from typing import Any
 
 from packidx.errors import BadRecord
-from packidx.records.conversation import Conversation, Turn
-from packidx.records.dialects.messages import CHAT_COLUMNS, chat, read_turns, standard_message
+from packidx.records.conversation import Conversation
+from packidx.records.dialects.messages import (
+    CHAT_COLUMNS,
+    chat,
+    pair_turns,
+    read_turns,
+    standard_message,
+)
 from packidx.records.dialects.raw_record import RawRecord
 from packidx.records.layout import CAPTIONS, UNUSED
 from packidx.records.media.held import texts_of
-from packidx.records.media.references import OBJECT, cut, named, refuse_rounded, role_of
+from packidx.records.media.references import OBJECT, cut, refuse_rounded, role_of, text_of
 
 ANSWERS = ("response", "completion", "output", "answer", "answers", "answerKey")
 """Columns of an answer."""
@@ -85,15 +91,16 @@ class QuestionAnswer:
                 ]
                 return chat(raw, turns + read_turns(raw, completion))
         texts = [asked, record.get(beside) if beside else None]
-        asked = "\n".join(_text(text, question) for text in texts if text not in (None, ""))
+        asked = "\n".join(text_of(text, question) for text in texts if text not in (None, ""))
         is_first = raw.layout.answers == "first"
         said = answer_text(said, answer, is_first=is_first)
         refuse_beside(record, answer, said, asked)
-        pairs = [*_history(record.get("history")), (asked, said)]
-        roles = ("user", "assistant")
-        return chat(
-            raw, [Turn(r, raw.split(t)) for pair in pairs for r, t in zip(roles, pair, strict=True)]
-        )
+        before = record.get("history") or []
+        if not isinstance(before, list | tuple) or not all(
+            isinstance(pair, list | tuple) and len(pair) == 2 for pair in before
+        ):
+            raise BadRecord("bad_turn", "'history' is not a list of [question, answer]")
+        return chat(raw, pair_turns(raw, [*before, (asked, said)]))
 
 
 QUESTIONS = frozenset(form[0] for form in FORMS)
@@ -109,23 +116,6 @@ def _messages(raw: RawRecord, value: Any, role: str) -> list[Any] | None:
         return None
     named_so = (role_of(standard_message(each, raw.layout)) is not None for each in messages)
     return [dict(each) for each in messages] if all(named_so) else None
-
-
-def _history(history: Any) -> list[Any]:
-    if history in (None, ""):
-        return []
-    pairs: list[Any] = list(history) if isinstance(history, list | tuple) else [None]
-    for pair in pairs:
-        is_pair = isinstance(pair, list | tuple) and len(pair) == 2
-        if not is_pair or not all(isinstance(text, str) for text in pair):
-            raise BadRecord("bad_turn", "'history' is not a list of [question, answer]")
-    return pairs
-
-
-def _text(value: Any, name: str) -> str:
-    if not isinstance(value, str):
-        raise BadRecord("bad_turn", f"{name!r} is {named(value)}, not text")
-    return value
 
 
 def answer_text(value: Any, name: str, *, is_first: bool = False) -> str:
@@ -145,7 +135,7 @@ def answer_text(value: Any, name: str, *, is_first: bool = False) -> str:
         raise BadRecord("bad_turn", f"{text}: name it 'answer' if it is one, or use a --transform")
     refuse_rounded(value, name)
     is_number = type(value) in (int, float) and math.isfinite(value)
-    text = str(value) if is_number else _text(value, name)
+    text = str(value) if is_number else text_of(value, name)
     if text.strip() in _NOTHING:
         raise BadRecord("bad_turn", f"{name!r} is {text!r}, no answer: a --transform leaves it out")
     return text

@@ -61,17 +61,15 @@ _TEXTS = frozenset((*TURN_KEYS, "texts", "text_list"))
 
 _PLACEHOLDER, _TWICE = (re.compile(p) for p in ("<(image|video|audio)>", "<<(image|video|audio)>>"))
 _SHOWN = "image|img|pic|picture|photo|video|vid|frame|vision|media|audio|sound|speech"
-_NUMBERED = r"[-_ :#]?\d+"
-_UNKNOWN_PLACE = re.compile(
-    rf"<\|?(?:start_of_|begin_of_|end_of_)?(?P<word>{_SHOWN})"
-    rf"(?:[-_ ]?(?:soft|pad|tokens?|placeholder|here|start|end|begin|content|context|[be]os)"
-    rf"|{_NUMBERED})*\s*/?\|?>(?!(?s:.+)</(?P=word)\s*>)"
-    r"|<\|endoftext\d+\|>|<\|?[bes]o[aiv]\|?>|<im_(?:patch|start|end)>"
-    rf"|\[(?<![\w\])]\[)(?:img|image|picture|pic|video|vid|audio)(?:{_NUMBERED})?\](?![\[(:]|http)",
+_NEUTRAL = "soft|pad|tokens?|placeholder|here|start|end|begin|content|context|[be]os|of|insert|the"
+_INNER = r"[a-z][\w:#-]*(?: [\w:#-]+){0,3}"
+_BRACKETS = re.compile(
+    rf"<\|?(?P<tag>{_INNER}) ?/?\|?>|(?<![\w\])])\[(?P<name>{_INNER})\](?![\[(:]|http)",
     re.IGNORECASE,
 )
-"""Placeholders of other tools."""
-_WORD = rf"(?:{_SHOWN})s?(?:{_NUMBERED})?"
+_MEDIUM, _OTHER = re.compile(rf"(?:{_SHOWN})s?"), re.compile(_NEUTRAL)
+_SPECIAL = re.compile(r"endoftext\d+|[bes]o[aiv]|im_(?:patch|start|end)", re.IGNORECASE)
+_WORD = rf"(?:{_SHOWN})s?(?:[-_ :#]?\d+)?"
 _TEMPLATED = re.compile(
     rf"(?<![\w$\\}}{{])(?:\{{\{{? *{_WORD} *\}}|%{_WORD}%|__{_WORD}__|\${_WORD}\$)", re.IGNORECASE
 )
@@ -438,6 +436,17 @@ def _is_opaque(value: Any) -> bool:
     return value is not None and not isinstance(value, str | int | float)
 
 
+def _names_medium(inner: str) -> bool:
+    """Return True if words in brackets stand for a medium in another tool: one of them is a word
+    for a medium, and they are joined (``my_image_1``), or the others say nothing (``image here``).
+    """
+    words = [word.lower() for word in re.findall("[A-Z]?[a-z]+|[A-Z]+", inner)]
+    others = [word for word in words if not _MEDIUM.fullmatch(word)]
+    is_joined = " " not in inner and inner in (inner.lower(), inner.upper())
+    is_known = len(others) < len(words) and (is_joined or all(map(_OTHER.fullmatch, others)))
+    return is_known or _SPECIAL.fullmatch(inner) is not None
+
+
 def _unknown_places(turn: Turn, is_placed: bool, shown: Collection[str]) -> Iterator[str]:
     """Yield the placeholders of other tools in a turn.
 
@@ -446,7 +455,10 @@ def _unknown_places(turn: Turn, is_placed: bool, shown: Collection[str]) -> Iter
             the user's, and numbers (``<image 1>``) refer to media that are `shown`.
     """
     for text in turn.texts if turn.role == "user" or not is_placed else ():
-        for mark in _UNKNOWN_PLACE.finditer(text) if "<" in text or "[" in text else ():
+        for mark in _BRACKETS.finditer(text) if "<" in text or "[" in text else ():
+            closing = f"</{mark['tag']}"
+            if not _names_medium(mark["tag"] or mark["name"]) or closing in text[mark.end() + 1 :]:
+                continue
             begins = text[: mark.start()].rstrip(" \t")[-1:] in ("", "\n")
             refers = shown and "|" not in mark[0] and re.search(r"\d", mark[0])
             if not is_placed or (begins and not refers):

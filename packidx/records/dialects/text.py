@@ -6,7 +6,7 @@ from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation
 from packidx.records.dialects.messages import document
 from packidx.records.dialects.raw_record import MEDIA_COLUMNS, RawRecord
-from packidx.records.media.references import named
+from packidx.records.media.references import text_of
 
 
 class Text:
@@ -27,6 +27,4 @@ class Text:
                 f"the record has a {self._column!r} and nothing in {empty[0]!r}: a caption needs "
                 "its medium, and records of text alone (documents) have no such column",
             )
-        if not isinstance(text, str):
-            raise BadRecord("bad_turn", f"{self._column!r} is {named(text)}, not text")
-        return document(raw, [text])
+        return document(raw, [text_of(text, self._column)])

@@ -335,6 +335,17 @@ def named(value: Any) -> str:
     return _NAMES.get(type(value), type(value).__name__)
 
 
+def text_of(value: Any, name: str) -> str:
+    """Return a value that is text.
+
+    Raises:
+        BadRecord: ``bad_turn``, it is not.
+    """
+    if not isinstance(value, str):
+        raise BadRecord("bad_turn", f"{name!r} is {named(value)}, not text")
+    return value
+
+
 def cut(value: Any) -> str:
     """`value` in an error's text, shortened."""
     text = repr(value)

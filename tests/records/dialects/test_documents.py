@@ -52,7 +52,7 @@ def test_documents(record: dict[str, Any], expected: tuple[Any, ...]) -> None:
         ({"text_list": ["a"], "image_info": [IMAGE]}, "bad_media", "matched_text_index is 1"),
         ({"text_list": ["a"], "image_info": [{}]}, "bad_media", "no matched_text_index"),
         ({"text_list": ["a", None], "image_info": []}, "bad_turn", "sentence 1 .* is null"),
-        ({"texts": [{"user": None, "assistant": "a"}]}, "bad_turn", "'user' of entry 0"),
+        ({"texts": [{"user": None, "assistant": "a"}]}, "bad_turn", "user of entry 0"),
         ({"jpg": None, "caption": "a"}, "no_messages", "none of"),
         ({"file_name": 3, "text": "a"}, "bad_media", "'file_name' has a number"),
     ],
