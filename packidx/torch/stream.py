@@ -189,11 +189,11 @@ class StreamingPackedDataset(IterableDataset[Pack]):
             planned = next(lanes[lane], None)
             if planned is None:
                 if not (turn or start):
-                    raise SourceError(f"{index.path}: no record of lane {lane} can be packed")
+                    why = index.happened[-1]["error"] if index.happened else "it has none"
+                    raise SourceError(f"{index.path}: lane {lane} has no record that fits: {why}")
                 _log.warning(
-                    "epoch %d of %s has ended before place %d; what other lanes still hold is in no"
-                    " pack of it",
-                    *(epoch, index.path, place),
+                    f"epoch {epoch} of {index.path} has ended before place {place}; what other"
+                    " lanes still hold is in no pack of it"
                 )
                 return
             pack = packs.read(planned)

@@ -7,11 +7,19 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from stream_records import CAPACITY, Words, write_records
 
 from packidx import estimate_lengths, open_index, plan_packs
-from packidx.errors import FormatError, MismatchError, OptionError, VerificationError
+from packidx.errors import (
+    FormatError,
+    MismatchError,
+    OptionError,
+    SourceError,
+    VerificationError,
+)
 from packidx.index import Index
 from packidx.plan.freeze import freeze_log
 from packidx.torch import StreamingPackedDataset, StreamLoader, merge_states
@@ -282,11 +290,15 @@ def test_a_stream_has_the_options_of_its_plan(
             planned = index.pack(pack.pack_id)
             assert pack.samples == planned.samples
             assert pack.stats["padded_length"] == planned.stats["padded_length"]
-    files = stream_of(lengths.parent / "talk.jsonl", 0, 1, options=options)
-    for given, _ in zip(files, range(12), strict=False):
-        assert given.sample_ids.tolist() == ids_at(index, given.pack_id)
-        padded = index.pack(given.pack_id).stats["padded_length"]
-        assert len(given.joined()["input_ids"]) == padded
+    lines = (lengths.parent / "talk.jsonl").read_text().splitlines()
+    table = pa.Table.from_pylist(list(map(json.loads, lines)))
+    pq.write_table(table, tmp_path / "talk.parquet", row_group_size=50)
+    for folder, name in ((lengths.parent, "talk.jsonl"), (tmp_path, "talk.parquet")):
+        files = stream_of(folder / name, 0, 1, options=options)
+        for given, _ in zip(files, range(12), strict=False):
+            assert given.sample_ids.tolist() == ids_at(index, given.pack_id)
+            padded = index.pack(given.pack_id).stats["padded_length"]
+            assert len(given.joined()["input_ids"]) == padded
 
 
 def test_a_record_that_is_left_out_does_not_change_the_order(tmp_path: Path) -> None:
@@ -327,6 +339,9 @@ def test_what_does_not_go_is_said(lengths: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="40 records cannot fill 64 lanes"):
         write_records(tmp_path / "few.jsonl", 40)
         list(stream_of(tmp_path / "few.jsonl", 0, 1, lanes=None))
+    (tmp_path / "bad.jsonl").write_text('{"text": "1", "image": "none.png"}\n' * 40)
+    with pytest.raises(SourceError, match=r"lane 0 has no record that fits: .*none\.png"):
+        list(stream_of(tmp_path / "bad.jsonl", 0, 1))
     with pytest.raises(OptionError, match="cannot be made"):
         StreamLoader(stream_of(lengths, 0, 1), log=__file__)
     with pytest.raises(OptionError, match="shares of tokens"):
