@@ -83,7 +83,12 @@ def _renamed(layout: Layout, record: Mapping[str, Any]) -> dict[str, Any]:
     hidden = hidden_columns(layout)
     renamed = {k: v for k, v in record.items() if k not in hidden}
     for standard, name in layout.columns.items():
-        if (value := _stated(record, name)) is not None:
+        value = record.get(name)
+        if value is None and name not in record and "," in name:  # all of several as one list
+            values = [record[key] for key in name.split(",") if record.get(key) is not None]
+            listed = [each if isinstance(each, list | tuple) else [each] for each in values]
+            value = [item for items in listed for item in items] or None
+        if value is not None:
             renamed[_KEYS.get(standard, standard)] = value
             if standard == "query":
                 renamed["input"] = value  # what stands beside an instruction or a question
@@ -108,16 +113,6 @@ def own_columns(layout: Layout, names: Collection[str]) -> set[str]:
         if _KEYS.get(standard, standard) in names or (standard == "query" and "input" in names)
     }
     return stated | {name for own in stated for name in own.split(",")}
-
-
-def _stated(record: Mapping[str, Any], name: str) -> Any:
-    """Return what a record has in a stated column, or in all of several as one list; None if
-    nothing."""
-    if name in record or "," not in name:
-        return record.get(name)
-    values = [record[key] for key in name.split(",") if record.get(key) is not None]
-    listed = [value if isinstance(value, list | tuple) else [value] for value in values]
-    return [item for items in listed for item in items] or None
 
 
 def _structured(record: Mapping[str, Any]) -> Mapping[str, Any]:

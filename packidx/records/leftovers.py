@@ -12,7 +12,7 @@ Example: of `{"question": "Why?", "answer": "So.", "cot": "It is so.", "split": 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from packidx.errors import BadRecord
@@ -94,9 +94,12 @@ class LeftoverCheck:
                 columns[name] = CARRIED
             if value is None or type(value) in NUMBERS:
                 continue
-            what = content_in(value)
-            if what is None and isinstance(record.get("input_ids"), list):
-                what = _mask(name, value, record["input_ids"])
+            what, ids = content_in(value), record.get("input_ids")
+            if what is None and isinstance(ids, list) and isinstance(value, list):
+                is_binary = 0 in value and 1 in value and all(item in (0, 1) for item in value)
+                is_mask = len(value) == len(ids) and (-100 in value or is_binary)
+                if (is_mask or name in _MASKS) and not name.endswith("type_ids"):
+                    what = "a mask"
             if what is not None:
                 if said is None:
                     read = [record[own] for own in consumed if own in record]
@@ -108,12 +111,3 @@ class LeftoverCheck:
             name = f"{kind}_id"
             if name in record and not (is_empty(record[name]) or name in ignored or has_media):
                 yield name, f"the id of a medium ({kind}) that the record does not hold"
-
-
-def _mask(name: str, value: Any, ids: Sequence[int]) -> str | None:
-    """Return "a mask" for a list of a number for each token if some are left out of it."""
-    if not isinstance(value, list) or name.endswith("type_ids"):
-        return None
-    is_binary = 0 in value and 1 in value and all(item in (0, 1) for item in value)
-    is_mask = len(value) == len(ids) and (-100 in value or is_binary)
-    return "a mask" if is_mask or name in _MASKS else None

@@ -62,8 +62,17 @@ class Mmc4:
             return None
         before: dict[int, list[Any]] = {}
         for entry in infos:
-            at, name = _place_of(entry, len(texts))
-            before.setdefault(at, []).append(name)
+            if not isinstance(entry, OBJECT):
+                text = f"an entry of 'image_info' is {named(entry)}, not an object"
+                raise BadRecord("bad_media", text)
+            stated = entry.get("matched_text_index")
+            at = integer(stated, 0, len(texts) - 1, "matched_text_index", "bad_media")
+            names = [entry[key] for key in ("image_name", "raw_url") if entry.get(key)]
+            if at is None or not names:
+                lacks = "matched_text_index" if at is None else "image_name or raw_url"
+                text = f"an image of 'image_info' has no {lacks}: {cut(dict(entry))}"
+                raise BadRecord("bad_media", text)
+            before.setdefault(at, []).append(names[0])
         parts: list[str | Media] = []
         for number, sentence in enumerate(texts):
             if not isinstance(sentence, str):
@@ -74,18 +83,3 @@ class Mmc4:
             parts += [raw.medium("image", name) for name in before.get(number, ())]
             parts.append(sentence)
         return document(raw, parts)
-
-
-def _place_of(entry: Any, num_texts: int) -> tuple[int, str]:
-    """Return the number of the sentence behind an image of MMC4, and the image's name."""
-    if not isinstance(entry, OBJECT):
-        text = f"an entry of 'image_info' is {named(entry)}, not an object"
-        raise BadRecord("bad_media", text)
-    stated = entry.get("matched_text_index")
-    at = integer(stated, 0, num_texts - 1, "matched_text_index", "bad_media")
-    names = [entry[key] for key in ("image_name", "raw_url") if entry.get(key)]
-    if at is None or not names:
-        lacks = "matched_text_index" if at is None else "image_name or raw_url"
-        text = f"an image of 'image_info' has no {lacks}: {cut(dict(entry))}"
-        raise BadRecord("bad_media", text)
-    return at, names[0]

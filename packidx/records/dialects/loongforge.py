@@ -39,7 +39,12 @@ class LoongForge:
         files: Any = next((columns[name] for name in lists if columns.get(name) is not None), [])
         own = {kind: media_entries(columns, kind)[0] for kind in LIST_KEYS}
         for file in _flat(files):
-            kind = _kind(file, stated)
+            if not isinstance(file, str):
+                raise BadRecord("bad_media", f"a name of a medium is {named(file)}, not text")
+            kind = kind_of_name(file) or (stated if isinstance(stated, str) else "")
+            if kind not in LIST_KEYS:
+                text = f"{cut(file)} is of no known kind: neither media_type nor its ending says it"
+                raise BadRecord("bad_media", text)
             if own[kind] is not None:
                 has = f"the record has {own[kind]!r} beside the files of its texts"
                 raise BadRecord("bad_media", has)
@@ -63,20 +68,3 @@ def _flat(value: Any, depth: int = 0) -> Iterator[Any]:
         return
     for item in value:
         yield from _flat(item, depth + 1)
-
-
-def _kind(file: Any, stated: Any) -> str:
-    """Return the kind of a medium by its name, or as its record says."""
-    if not isinstance(file, str):
-        raise BadRecord("bad_media", f"a name of a medium is {named(file)}, not text")
-    own = kind_of_name(file)
-    stated = stated if isinstance(stated, str) else None
-    others = {"image": ("video", "audio"), "video": ("audio",), "audio": ("image",)}
-    if stated == "text" or own in others.get(stated or "", ()):
-        text = f"media_type says {stated}, but {cut(file)} is among the files of the texts"
-        raise BadRecord("bad_media", text)
-    kind = stated if stated in LIST_KEYS else own
-    if kind is None:
-        text = f"{cut(file)} is of no known kind: neither media_type nor its ending says which"
-        raise BadRecord("bad_media", text)
-    return kind

@@ -256,9 +256,10 @@ def _train(message: Mapping[str, Any], number: int) -> bool | None:
     for key, value in stated.items():
         if type(value) not in (bool, int, float) or value not in (0, 1):
             raise BadRecord("bad_turn", f"{key!r} of turn {number} is {cut(value)}, not 0 or 1")
-    if len({bool(value) for value in stated.values()}) > 1:
+    values = {bool(value) for value in stated.values()}
+    if len(values) > 1:
         raise BadRecord("bad_turn", f"turn {number} has {cut(stated)}: they contradict each other")
-    return next((bool(value) for value in stated.values()), None)
+    return values.pop() if values else None
 
 
 def _joined(said: Turn, call: Turn, number: int) -> Turn:

@@ -110,7 +110,10 @@ def take_side(columns: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
     has_both = is_answer(record.get("chosen")) and is_answer(record.get("rejected"))
     beside = [name for name in BESIDE if is_answer(record.get(name))]
     if not (has_both or beside):
-        raise BadRecord("no_pair", _what_lacks(record))
+        has = [repr(name) for name in _OF_SIDES if is_answer(record.get(name))]
+        lacks = f"only {' and '.join(has)}" if has else ", ".join(sorted(record)[:20]) or "nothing"
+        text = f"the record has {lacks}, and --pair takes one side of a pair: give 'chosen' and"
+        raise BadRecord("no_pair", f"{text} 'rejected', or 'rejected_response' beside an answer")
     for name in (f"{word}_{kind}{s}" for word in _SIDES for kind in LIST_KEYS for s in ("s", "")):
         if record.get(name) not in (None, "", [], ()):
             text = f"{name!r} are media of one side alone, which is not supported"
@@ -176,16 +179,6 @@ def is_answer(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return bool(value) and all(isinstance(item, (str, *OBJECT)) for item in value)
     return bool(value) and isinstance(value, (str, *OBJECT))
-
-
-def _what_lacks(record: Mapping[str, Any]) -> str:
-    has = ", ".join(sorted(record)[:20]) or "nothing"
-    there = [repr(name) for name in _OF_SIDES if is_answer(record.get(name))]
-    lacks = f"only {' and '.join(there)}" if there else f"{has}"
-    return (
-        f"the record has {lacks}, and --pair takes one side of a pair: give 'chosen' and "
-        "'rejected', or 'rejected_response' beside an answer, or leave --pair out"
-    )
 
 
 def _own_answers(record: Mapping[str, Any], rest: Mapping[str, Any]) -> Collection[str]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packidx.errors import BadRecord
-from packidx.records.conversation import Media, MediaInfo
+from packidx.records.conversation import MediaInfo
 from packidx.records.media.images import Source, label_of
 from packidx.records.media.video import local, opened
 
@@ -86,13 +86,6 @@ class Audio:
 def resampled_length(num_samples: int, rate: int, wanted: int) -> int:
     """Samples that sound has at another rate."""
     return -(-num_samples * wanted // rate)
-
-
-def stated_audio(media: Media) -> MediaInfo | None:
-    """Return what a record states of a sound, if that is everything."""
-    if media.num_samples is None or media.sampling_rate is None:
-        return None
-    return MediaInfo(0, 0, num_samples=media.num_samples, sampling_rate=media.sampling_rate)
 
 
 def audio_info(source: Source, label: str | None = None) -> MediaInfo:

@@ -24,7 +24,7 @@ from packidx.io import ranges, storage, urls
 from packidx.io.files import refuse_open_files
 from packidx.io.ranges import Extent
 from packidx.io.storage import unreadable
-from packidx.records.conversation import Media, MediaInfo
+from packidx.records.conversation import MediaInfo
 from packidx.records.media.paths import shortened
 from packidx.records.media.references import opened_kind
 
@@ -122,20 +122,6 @@ def asked(url: str, label: str) -> Iterator[None]:
 def label_of(source: Source, medium: str = "an image") -> str:
     """Return how errors name a medium."""
     return repr(shortened(source)) if isinstance(source, str) else f"{medium} in the record"
-
-
-def stated_image(media: Media) -> MediaInfo | None:
-    """Return the size that a record states of an image; None if it does not.
-
-    Raises:
-        BadRecord: ``media_too_large``.
-    """
-    if media.height is None or media.width is None:
-        return None
-    if media.height * media.width > MAX_PIXELS:
-        size = f"{media.height} x {media.width}"
-        raise BadRecord("media_too_large", f"an image is stated to have {size} pixels")
-    return MediaInfo(media.height, media.width)
 
 
 def image_info(source: Source, label: str | None = None) -> MediaInfo:

@@ -14,13 +14,13 @@ from packidx.io import storage, urls
 from packidx.io.ranges import Extent
 from packidx.io.storage import reading
 from packidx.records.conversation import Conversation, Media, MediaInfo, map_media, part_of
-from packidx.records.media.audio import Audio, audio_info, stated_audio
+from packidx.records.media.audio import Audio, audio_info
 from packidx.records.media.held import kind_of_name
-from packidx.records.media.images import image_info, label_of, open_image, stated_image
+from packidx.records.media.images import MAX_PIXELS, image_info, label_of, open_image
 from packidx.records.media.lmdb_store import forget_databases
 from packidx.records.media.paths import MediaRoot, forget_paths, resolve, shortened
 from packidx.records.media.references import LIST_KEYS, opened_kind, refs_of
-from packidx.records.media.video import Video, frames_info, stated_video, video_info, with_stated
+from packidx.records.media.video import Video, frames_info, video_info, with_stated
 
 if TYPE_CHECKING:
     from packidx.records.dialects.raw_record import RawRecord
@@ -33,8 +33,8 @@ Moved = Callable[[str], str]
 class MediaKind:
     """A kind of medium. Errors name a source by the label beside it."""
 
-    stated: Callable[[Media], MediaInfo | None]
-    """(medium) → the info that its record states, if that is all of it."""
+    facts: tuple[str, ...]
+    """Members of a `Media` that say all of its info where a record states them."""
     info: Callable[..., MediaInfo]
     """(source, label) → what its header says."""
     open: Callable[..., Any]
@@ -42,9 +42,9 @@ class MediaKind:
 
 
 KINDS = {
-    "image": MediaKind(stated_image, image_info, open_image),
-    "video": MediaKind(stated_video, video_info, Video),
-    "audio": MediaKind(stated_audio, audio_info, Audio),
+    "image": MediaKind(("height", "width"), image_info, open_image),
+    "video": MediaKind(("height", "width", "num_frames", "fps"), video_info, Video),
+    "audio": MediaKind(("num_samples", "sampling_rate"), audio_info, Audio),
 }
 _NUMBER = re.compile(r"\d{1,18}")
 
@@ -59,11 +59,19 @@ def media_info(media: Media, root: MediaRoot) -> MediaInfo:
             nothing to look at, or where the record asks for a frame that is not there.
         MissingExtraError: PyAV is not installed.
     """
-    info = KINDS[media.kind].stated(media)
-    if info is None:
+    facts = {name: getattr(media, name) for name in KINDS[media.kind].facts}
+    extracted = isinstance(media.ref, list | tuple)
+    if extracted:
+        facts |= {"num_frames": len(media.ref), "fps": media.fps or 0}
+    if None in facts.values() or isinstance(media.ref, Video):
         info = _looked_at(media, root)
+    elif facts.get("height", 0) * facts.get("width", 0) > MAX_PIXELS:
+        size = f"{media.height} x {media.width}"
+        raise BadRecord("media_too_large", f"{media.kind} is stated to have {size} pixels")
     else:
         check_reference(media, root)
+        facts["fps"] = media.fps
+        info = MediaInfo(**{"height": 0, "width": 0, **facts}, extracted=extracted)
     return with_stated(info, media) if media.kind == "video" else info
 
 

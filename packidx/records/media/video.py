@@ -103,7 +103,7 @@ class Video:
 
     def _decoded(self, wanted: set[int]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
         if not isinstance(self.source, tuple):
-            yield from _decode(self.source, wanted, self.info.num_frames, self.label)
+            yield from self._decoded_file(self.source, wanted)
             return
         for number in sorted(wanted.intersection(range(len(self.source)))):
             try:
@@ -111,16 +111,21 @@ class Video:
             except (OSError, SyntaxError) as error:  # PIL, on decoding a broken file
                 raise BadRecord("broken_media", f"a frame cannot be decoded: {error}") from None
 
-
-def stated_video(media: Media) -> MediaInfo | None:
-    """Return what a record states of a video, if that is everything."""
-    if media.height is None or media.width is None or isinstance(media.ref, Video):
-        return None
-    extracted = isinstance(media.ref, list | tuple)
-    num_frames = len(media.ref) if extracted else media.num_frames
-    if num_frames is None or (media.fps is None and not extracted):
-        return None
-    return MediaInfo(media.height, media.width, num_frames, extracted=extracted)
+    def _decoded_file(
+        self, source: Source, wanted: set[int]
+    ) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+        last, seen = max(wanted, default=-1), 0
+        with opened(local(source, self.label), self.label) as (container, stream):
+            for number, frame in enumerate(container.decode(stream)):
+                seen = number + 1
+                if number in wanted:
+                    pixels = frame.to_ndarray(format="rgb24")
+                    yield number, np.rot90(pixels, quarter_turns(frame))
+                if number >= last:
+                    return
+        if seen <= last:
+            text = f"{self.label} has {seen} frames where its header says {self.info.num_frames}"
+            raise BadRecord("broken_media", f"{text}: write it anew")
 
 
 def with_stated(info: MediaInfo, media: Media) -> MediaInfo:
@@ -149,25 +154,6 @@ def with_stated(info: MediaInfo, media: Media) -> MediaInfo:
             text = f"frame {number} is asked for of a video of {num} frames"
             raise BadRecord("bad_media", text)
     return info
-
-
-def _decode(
-    source: Source, wanted: set[int], num_frames: int, label: str
-) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-    last, seen = max(wanted, default=-1), 0
-    with opened(local(source, label), label) as (container, stream):
-        for number, frame in enumerate(container.decode(stream)):
-            seen = number + 1
-            if number in wanted:
-                pixels = frame.to_ndarray(format="rgb24")
-                yield number, np.rot90(pixels, quarter_turns(frame))
-            if number >= last:
-                return
-    if seen <= last:
-        raise BadRecord(
-            "broken_media",
-            f"{label} has {seen} frames where its header says {num_frames}: write it anew",
-        )
 
 
 # -- headers ---------------------------------------------------------------------------------------
