@@ -61,7 +61,9 @@ class LeftoverCheck:
             raw: the same, read; of a record of no dialect only keys are checked.
         """
         left: list[tuple[str, str]] = []
-        has_media = raw.has_listed or raw.num_media > 0  # first: it adds to what is consumed
+        has_media = (
+            any(raw.listed.values()) or raw.num_media > 0
+        )  # first: it adds to what is consumed
         if raw.dialect is not None and raw.dialect.columns:
             is_tokens = "input_ids" in raw.dialect.columns
             consumed = (_SHARED if is_tokens else _WITH_MEDIA) | raw.dialect.columns | raw.consumed

@@ -18,7 +18,7 @@ class Caption:
     def read(self, raw: RawRecord) -> Conversation | None:
         """See `Dialect`."""
         caption = raw.columns.get(self._column)
-        if caption is None or not raw.has_listed:
+        if caption is None or not any(raw.listed.values()):
             return None
         raw.consumed |= {url for url in URLS if "://" in str(raw.columns.get(url))[:8]}
         said = answer_text(caption, self._column)

@@ -64,37 +64,33 @@ class Preference:
 
     def read(self, raw: RawRecord) -> Conversation | None:
         """See `Dialect`; only records without a pair or a verdict are passed on."""
-        if not _SIGNS.isdisjoint(raw.columns):
-            _refuse(raw.columns)
-        return None
-
-
-def _refuse(record: Mapping[str, Any]) -> None:
-    """Raise a BadRecord (``preference_data``) if a record does not say which answer is trained."""
-    has = {
-        name
-        for name in (*_OF_SIDES, "response", "prompt", "completion")
-        if is_answer(record.get(name))
-    }
-    label, beside = record.get("label"), next((name for name in BESIDE if name in has), None)
-    if {"chosen", "rejected"} <= has:
-        what, cure = "a pair of answers in 'chosen' and 'rejected'", _TAKE_ONE
-    elif {"rejected", "response"} <= has and any(is_answer(record.get(k)) for k in TURN_KEYS):
-        what = "an answer and one to avoid, in 'rejected', beside turns that hold neither"
-        cure = "put the answer behind the turns in the file, and leave 'rejected' out"
-    elif beside is not None:
-        what, cure = f"an answer to avoid in {beside!r}", _TAKE_ONE
-    elif _verdict(record.get("kto_tag")) is not None:
-        what, cure = "a verdict on its answer in 'kto_tag'", _WITHOUT
-    elif {"prompt", "completion"} <= has and _verdict(label) is not None:
-        what, cure = "a verdict on its 'completion' in 'label'", _WITHOUT
-    elif _verdict(label) is False and type(label) is not int:
-        what = "the verdict false on its answer in 'label' (ms-swift's KTO)"
-        cure = "leave the record out, or, where 'label' says something else, that column"
-    else:
-        return
-    text = f"the record has {what}, and a pack needs to know which answer to train on: {cure}"
-    raise BadRecord("preference_data", text)
+        record = raw.columns
+        if _SIGNS.isdisjoint(record):
+            return None
+        has = {
+            name
+            for name in (*_OF_SIDES, "response", "prompt", "completion")
+            if is_answer(record.get(name))
+        }
+        label, beside = record.get("label"), next((name for name in BESIDE if name in has), None)
+        if {"chosen", "rejected"} <= has:
+            what, cure = "a pair of answers in 'chosen' and 'rejected'", _TAKE_ONE
+        elif {"rejected", "response"} <= has and any(is_answer(record.get(k)) for k in TURN_KEYS):
+            what = "an answer and one to avoid, in 'rejected', beside turns that hold neither"
+            cure = "put the answer behind the turns in the file, and leave 'rejected' out"
+        elif beside is not None:
+            what, cure = f"an answer to avoid in {beside!r}", _TAKE_ONE
+        elif _verdict(record.get("kto_tag")) is not None:
+            what, cure = "a verdict on its answer in 'kto_tag'", _WITHOUT
+        elif {"prompt", "completion"} <= has and _verdict(label) is not None:
+            what, cure = "a verdict on its 'completion' in 'label'", _WITHOUT
+        elif _verdict(label) is False and type(label) is not int:
+            what = "the verdict false on its answer in 'label' (ms-swift's KTO)"
+            cure = "leave the record out, or, where 'label' says something else, that column"
+        else:
+            return None
+        text = f"the record has {what}, and a pack needs to know which answer to train on: {cure}"
+        raise BadRecord("preference_data", text)
 
 
 def take_side(columns: Mapping[str, Any], layout: Layout) -> dict[str, Any]:

@@ -199,11 +199,6 @@ class RawRecord:
         self.consumed.update(held)
         return {"image": [columns[name] for name in held]} if held else {}
 
-    @property
-    def has_listed(self) -> bool:
-        """True if the record lists a medium."""
-        return any(self.listed.values())
-
     def list_media(self, kind: str, entry: Any) -> None:
         """Add an entry to the record's media of a kind."""
         listed = self.listed
@@ -354,11 +349,13 @@ class RawRecord:
         if at is None:
             return
         shown = {part.kind for turn in turns for part in turn.parts if isinstance(part, Media)}
+        says_kinds = bool(self._members) and self.stated_kinds is not None
         front = [
             self.next(kind)
             for kind in LIST_KEYS
             if (held := self.listed.get(kind)) and kind not in self._used and kind not in shown
-            if not self._is_inferred or (len(held) == 1 and self._has_one_file())
+            if not self._is_inferred
+            or (len(held) == 1 and (says_kinds or len(self._media_members()) == 1))
             for _ in held
         ]
         places = (place for turn in turns for place in _unknown_places(turn, not front, shown))
@@ -371,9 +368,6 @@ class RawRecord:
         if front:
             parts = (*front, *turns[at].parts)
             turns[at] = Turn(turns[at].role, parts, turns[at].extra, turns[at].train)
-
-    def _has_one_file(self) -> bool:
-        return self.stated_kinds is not None or len(self._media_members()) == 1
 
     def check(self) -> None:
         """Compare placeholders with media.

@@ -24,17 +24,11 @@ EXTENSIONS = {
     "audio": frozenset(("wav", "flac", "mp3", "ogg", "oga", "opus", "m4a", "aac", "wma", "aiff")),
 }
 """Last parts of extensions, by the kind of medium."""
-_UNREAD = {  # media all the same
-    "image": ("heic", "heif", "svg", "jfif", "ico", "jxl", "j2k", "jpx", "dng", "psd", "exr", "tga")
-}
+_UNREAD = ("heic", "heif", "svg", "jfif", "ico", "jxl", "j2k", "jpx", "dng", "psd", "exr", "tga")
 PAGES = (".pdf", ".eps", ".djvu")
 """Ends of files' names that are media where they lie beside a record."""
-_KINDS = {
-    ending: kind
-    for endings in (EXTENSIONS, _UNREAD)
-    for kind, names in endings.items()
-    for ending in names
-}
+_READ = {ending: kind for kind, endings in EXTENSIONS.items() for ending in endings}
+_KINDS = {**_READ, **dict.fromkeys(_UNREAD, "image")}
 _LONGEST = max(map(len, _KINDS))
 
 _MAGIC = (  # as in file(1)
@@ -79,8 +73,7 @@ _LONG_WORD = 20
 
 def kind_of_name(name: str) -> str | None:
     """The kind of medium that is read, by the last part of a name; None for any other file."""
-    ending = name.rpartition(".")[2].lower()
-    return next((kind for kind, endings in EXTENSIONS.items() if ending in endings), None)
+    return _READ.get(name.rpartition(".")[2].lower())
 
 
 def ending_of(head: bytes) -> str | None:
