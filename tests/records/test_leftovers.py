@@ -94,6 +94,8 @@ LEFT: dict[str, dict[str, Any]] = {
     "conversations": {"messages": TALK, "conversations": TALK},
     "loss_mask of ids": {"input_ids": [1, 2, 3], "loss_mask of ids": [0, 1, 1]},
     "targets": {"input_ids": [1, 2, 3], "targets": [-100, 2, 3]},
+    "role": {"text": PROSE, "role": "prompter"},
+    "解释": {**ASKED, "解释": "因为今天天气很好，我很高兴。"},
 }
 
 

@@ -27,4 +27,5 @@ class Text:
                 f"the record has a {self._column!r} and nothing in {empty[0]!r}: a caption needs "
                 "its medium, and records of text alone (documents) have no such column",
             )
+        raw.unknown_keys += ["role"] * bool(raw.columns.get("role"))  # one message, and no document
         return document(raw, [text_of(text, self._column)])

@@ -67,7 +67,7 @@ _MAX_DEPTH = 8
 NUMBERS = frozenset((int, float, bool, type(None)))
 
 _ARTICLES = {"image": "an image", "video": "a video", "audio": "a sound"}
-_BETWEEN_WORDS, _LETTER = re.compile(r"\S\s+\S"), re.compile(r"[^\W\d]")
+_BETWEEN_WORDS, _LETTER = re.compile(r"\S\s+\S|[。，、！？：；]"), re.compile(r"[^\W\d]")
 _LONG_WORD = 20
 
 
