@@ -102,7 +102,6 @@ class ProbedMedia(MediaModel):
         self.unpredictable: set[str] = set()
         self.reserved: set[str] = set()
         self._rendered: set[str] = set()  # tokens that the template writes
-        self.overhead = self.in_front = 0
         try:
             self.name = type(self.processor).__name__
             content = digest(self.processor.to_json_string().encode())
@@ -151,14 +150,10 @@ class ProbedMedia(MediaModel):
 
     def _probe(self) -> None:
         """Find each kind's placeholder, and try whether lengths are sums."""
+        talk = Conversation((Turn("user", (_TEXT,)), Turn("assistant", (_TEXT,))))
         with contextlib.suppress(NotBuilt, BadRecord):  # it may take no text alone
-            talk = _conversation((), ("alfa",))
-            self.overhead, built = self._measure(talk)
-            own, real = self._own_ids(talk), ids_of(built)
-            fronts = [n for n in range(self.overhead + 1) if real[n : n + len(own)] == own]
-            self.in_front = fronts[0] if fronts else 0
-            talk = Conversation((Turn("user", (_TEXT,)), Turn("assistant", (_TEXT,))))
-            if not fronts or self._measure(talk)[0] != self.overhead:  # it changes the text
+            built = self._build(talk)
+            if ids_of(built) != self._own_ids(talk):  # it changes the text, or adds to it
                 self.unpredictable.update(_EVERYTHING)
         for kind, shapes in _SHAPES.items():
             try:
@@ -190,24 +185,20 @@ class ProbedMedia(MediaModel):
         at, others = own.index(place), sorted(plain.keys() - {*own})
         if (repeated := max(others, key=real.count, default=None)) is not None:
             self.reserved.update([plain[repeated]] * (real.count(repeated) > 1))
-        for first in range(self.overhead + 1):
-            end = len(real) - (self.overhead - first)
-            start, stop = first + at, end - (len(own) - at - 1)
-            if real[first:start] == own[:at] and real[stop:end] == own[at + 1 :]:
-                return start < stop and {real[start], real[stop - 1]} <= plain.keys()
-        return False
+        stop = len(real) - (len(own) - at - 1)
+        if real[:at] != own[:at] or real[stop:] != own[at + 1 :] or at >= stop:
+            return False
+        return {real[at], real[stop - 1]} <= plain.keys()
 
     def _try(self, kind: str, shapes: Sequence[MediaInfo], beside: Sequence[str]) -> None:
         """Note a kind as unpredictable if a sample's length is not the sum of what media add."""
-        added = [self._add(kind, shape) for shape in shapes]
         is_one = len(shapes) == 1
         media = [blank_medium(kind, shape, noise=is_one) for shape in shapes]
-        try:
-            excess, _ = self._measure(_conversation(media, beside))
-        except (NotBuilt, BadRecord):
-            return  # such records are not built, either
-        if excess - self.overhead != sum(each.tokens for each in added):
-            self.unpredictable.add(kind if is_one else f"several {kind}s")
+        talk = _conversation(media, beside)
+        with contextlib.suppress(NotBuilt, BadRecord):  # such records are not built, either
+            excess = len(ids_of(self._build(talk))) - len(self._own_ids(talk))
+            if excess != sum(self._add(kind, shape).tokens for shape in shapes):
+                self.unpredictable.add(kind if is_one else f"several {kind}s")
 
     def _placeholder(self, kind: str, medium: Media) -> str:
         """Return the added token that the template writes for a medium."""
@@ -232,16 +223,12 @@ class ProbedMedia(MediaModel):
     def _tokenizer(self) -> Any:
         return bare_tokenizer(self.processor)
 
-    def _measure(
-        self, conversation: Conversation, every_frame: bool = True
-    ) -> tuple[int, Mapping[str, Any]]:
-        """Return the tokens of a built sample that its rendered text does not have, and the sample.
-
-        Raises:
-            NotBuilt, BadRecord: the processor builds none.
+    def _build(self, conversation: Conversation, every_frame: bool = True) -> Mapping[str, Any]:
         """
-        built = build_sample(self.processor, self._template, conversation, every_frame=every_frame)
-        return len(ids_of(built)) - len(self._own_ids(conversation)), built
+        Raises:
+            NotBuilt, BadRecord: the processor builds no sample.
+        """
+        return build_sample(self.processor, self._template, conversation, every_frame=every_frame)
 
     def _own_ids(self, conversation: Conversation) -> list[int]:
         text = self._template.render(conversation).text
@@ -266,13 +253,14 @@ class ProbedMedia(MediaModel):
         is_large = values > _MOST_VALUES
         if is_large and kind != "video":
             return Added(problem=f"this {kind} is too large to try it out")
-        conversation = _conversation((blank_medium(kind, info),), ("alfa", "bravo"))
+        talk = _conversation((blank_medium(kind, info),), ("alfa", "bravo"))
         try:
-            excess, built = self._measure(conversation, every_frame=not is_large)
+            built = self._build(talk, every_frame=not is_large)
         except (NotBuilt, BadRecord) as error:
             return Added(problem=str(error))
-        is_apart = self._stands_apart(kind, self._own_ids(conversation), ids_of(built))
-        return Added(excess - self.overhead, grid_of(built, kind), is_apart)
+        own, real = self._own_ids(talk), ids_of(built)
+        is_apart = self._stands_apart(kind, own, real)
+        return Added(len(real) - len(own), grid_of(built, kind), is_apart)
 
     def expand(
         self, kind: str, media: Sequence[MediaInfo], samples: Int64s | None = None

@@ -218,9 +218,9 @@ class Comparer:
             return "lengths depend on more than the sizes of media"
         if len(self.compared.computed) + len(self.compared.built) + len(self.kinds) >= MAX_KINDS:
             return f"more than {MAX_KINDS} kinds of records"
-        num, overhead = len(real), 0 if vision is None else vision.overhead
-        if len(ours) + overhead != num:
-            return f"a record has {len(ours) + overhead} tokens, the processor's {num}"
+        num = len(real)
+        if len(ours) != num:
+            return f"a record has {len(ours)} tokens, the processor's {num}"
         if np.array_equal(ours, real):
             return None
         if not self.files.is_probed:

@@ -237,14 +237,10 @@ class ConversationCounter:
         sums = np.concatenate([[0], np.cumsum(mask)])
         texts.labels[rows] = sums[batch.offsets[1:]] - sums[batch.offsets[:-1]]
         own = place_media(media, rows, expanded, runs)
-        overhead, in_front = (
-            (files.vision.overhead, files.vision.in_front) if files.vision else (0, 0)
-        )
-        texts.tokens[rows] = batch.lengths + runs.extra - own + overhead
+        texts.tokens[rows] = batch.lengths + runs.extra - own
         spans = Spans.of(mask, np.repeat(rows, batch.lengths))
         first, last = (places(batch, runs, at) for at in (spans.start, spans.stop - 1))
-        media.at[np.isin(media.owners, rows) & (media.at != UNKNOWN)] += in_front
-        return spans._replace(start=first + in_front, stop=last + 1 + in_front)
+        return spans._replace(start=first, stop=last + 1)
 
     def _guess(self, conversation: Conversation) -> tuple[int, int]:
         """Return (tokens of the text, method), as the record states them or by its UTF-8 bytes."""

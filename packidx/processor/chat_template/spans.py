@@ -124,7 +124,7 @@ def spans_by_words(
     wanted = policy.trains(turns)
     for number, start, limit in zip(mine, heads, heads[1:], strict=False):
         end = ends.search(text, start, limit)
-        is_over = end or (not words.stop and limit == len(text))
+        is_over = end or (not words.stop and number == len(turns) - 1)
         if not is_over or (wanted[number] and _has_media(turns[number])):
             return None
         start = words.begin(text, start)

@@ -77,10 +77,6 @@ class MediaModel(ABC):
     """`placeholders`, and what else must not stand in a text."""
     settings: Mapping[str, str] | None = None
     """What the fingerprint must hold besides settings and tokenizer."""
-    overhead: int = 0
-    """Tokens that the processor adds to every rendered text."""
-    in_front: int = 0
-    """Those of them that stand before it."""
     unpredictable: Collection[str] = ()
     """Words of kinds (`packidx.processor.kinds`) whose samples are built to be counted."""
     one_kind_per_sample: bool = False
