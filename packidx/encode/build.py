@@ -180,19 +180,7 @@ def _check_patches(
 def whole_sample(
     processor: Any, files: ProcessorFiles, conversation: Conversation, *, every_frame: bool = False
 ) -> dict[str, Any]:
-    """Build a sample with the real processor.
-
-    Args:
-        conversation: its media are opened.
-        every_frame: as for `build_sample`.
-
-    Returns:
-        ``input_ids``, int64 ``[T]`` (numpy), and the processor's other outputs.
-
-    Raises:
-        NotBuilt: the processor builds none.
-        BadRecord: a medium cannot be decoded.
-    """
+    """Return `build_sample` with ``input_ids``, int64 ``[T]`` (numpy)."""
     template, end = files.template_of(conversation), files.end_of_text
     built = build_sample(
         processor, template, conversation, end_of_text=end, every_frame=every_frame
@@ -217,7 +205,9 @@ def with_labels(
     """
     ids = built["input_ids"]
     is_document = conversation.is_document
-    trained = find_labels(*own, ids, files.feature_ids, is_document=is_document)
+    written = () if files.vision is None else files.vision.placeholders.values()
+    media = [*files.feature_ids, *filter(None, map(files.tokenizer.token_to_id, written))]
+    trained = find_labels(*own, ids, media, is_document=is_document)
     return {**built, "labels": np.where(trained, ids, IGNORED)}
 
 
@@ -245,7 +235,8 @@ def find_labels(
         own, trained: token ids and label mask ``[n]`` of our rules.
         ids: ``[T]``
         features: ids of tokens in `own` that stand for media.
-        is_document: True if our first token is trained wherever another one precedes it.
+        is_document: True if our first token, where it is text, is trained wherever another one
+            precedes it.
 
     Returns:
         ``[T]`` True for label tokens.
@@ -273,7 +264,7 @@ def find_labels(
                 continue
             raise NotBuilt("its label tokens are not found in the sample that it builds")
         stop = start + end - first
-        if is_document and first == 1 < start:  # the processor adds a token that predicts it
+        if is_document and first == before == 1 < start:  # another token predicts the first
             start -= 1
         found[start:stop] = True
     return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from packidx.encode.imports import import_torch, load_real
 from packidx.encode.loading import files_of, load_part, load_processor
 from packidx.encode.media import as_requested, decoded_image, info_of, refuse_unsupported
 from packidx.encode.patches import FORMS, Allocate, ImagePatches, patches_of
-from packidx.encode.positions import model_positions, mrope_positions, positions_of
+from packidx.encode.positions import model_positions, mrope_positions, video_positions
 from packidx.encode.prober import ProbedMedia
 from packidx.encode.whole import NotBuilt
 from packidx.errors import BadRecord, MismatchError, OptionError
@@ -26,7 +25,7 @@ from packidx.processor.counts import MediaColumns
 from packidx.processor.families.base import FamilyMedia
 from packidx.processor.kinds import record_kind
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
-from packidx.records.conversation import Conversation, Media
+from packidx.records.conversation import Conversation, Media, MediaInfo
 from packidx.records.dialects.parse import parse
 
 if TYPE_CHECKING:
@@ -138,10 +137,10 @@ class ProcessorEncoder:
         Raises:
             BadRecord: `record` cannot become a sample.
         """
-        conversation = self._read(record)
+        conversation, infos = self._read(record)
+        media = self._counted(conversation, infos)
         if self._is_built(conversation):
-            return len(self.build_whole(record)["input_ids"])
-        infos = [info_of(medium) for medium in conversation.media]
+            return len(self._whole(conversation, media)["input_ids"])
         counts = self._counter.count([conversation], [infos])
         for error in counts.errors.values():
             raise error
@@ -175,33 +174,42 @@ class ProcessorEncoder:
             MismatchError: transformers makes other patches of its media, or other tokens, than were
                 counted.
         """
-        torch = import_torch()
-        conversation = self._read(record)
-        infos = [info_of(medium) for medium in conversation.media]
-        media = self._counter.count_media([conversation], [infos])
-        for number in sorted(media.errors):
-            raise media.errors[number]
+        library, files, vision = import_torch(), self.files, self.files.vision
+        conversation, infos = self._read(record)
+        media = self._counted(conversation, infos)
         if self._is_built(conversation):
             return self._whole(conversation, media)
         is_given = conversation.input_ids is not None  # its own ids, and no media
         arrays = _given(conversation) if is_given else self._encode_text(conversation, media)
-        sample = {key: torch.from_numpy(value) for key, value in arrays.items()}
-        if is_given:
+        sample = {key: library.from_numpy(value) for key, value in arrays.items()}
+        if is_given or not isinstance(vision, FamilyMedia) or not conversation.media:
             return sample
-        allocate = allocate or (lambda shape, dtype: torch.empty(shape, dtype=dtype))
-        patches = partial(self._image_patches, allocate)
-        made = media_tensors(self.files, conversation, media, self._part, patches)
-        if self.pixels != "float32":
-            made = {name: self._rounded(name, value) for name, value in made.items()}
-        sample |= made
-        positions = positions_of(sample, self.files, self.tokens_per_second)
-        return sample if positions is None else {**sample, "position_ids": positions}
 
-    def _read(self, record: Mapping[str, Any]) -> Conversation:
-        """Return a record's conversation, its media as their options ask for."""
+        def patches(images: Sequence[Any], grids: np.ndarray) -> dict[str, torch.Tensor] | None:
+            own = self.image_patches()
+            make = allocate or (lambda shape, dtype: library.empty(shape, dtype=dtype))
+            return None if own is None else own(images, grids, make)
+
+        made = media_tensors(files, conversation, media, self._part, patches)
+        for name, value in made.items():
+            is_float = name.startswith("pixel_values") and value.is_floating_point()
+            sample[name] = value.bfloat16() if is_float and self.pixels == "bfloat16" else value
+        if vision.rope_model and "video_grid_thw" in sample:
+            sample["position_ids"] = video_positions(sample, files, vision, self.tokens_per_second)
+        return sample
+
+    def _read(self, record: Mapping[str, Any]) -> tuple[Conversation, list[MediaInfo]]:
+        """Return a record's conversation, its media as their options ask for, and their sizes."""
         conversation = parse(record)
         refuse_unsupported(conversation, self.files)
-        return as_requested(conversation, self.files)
+        conversation = as_requested(conversation, self.files)
+        return conversation, [info_of(medium) for medium in conversation.media]
+
+    def _counted(self, conversation: Conversation, infos: Sequence[MediaInfo]) -> MediaColumns:
+        media = self._counter.count_media([conversation], [infos])
+        for number in sorted(media.errors):
+            raise media.errors[number]
+        return media
 
     def build_kinds(self, kinds: Collection[str]) -> None:
         """Build samples of these kinds of records whole from now on, as they were counted."""
@@ -216,27 +224,12 @@ class ProcessorEncoder:
             return True
         return bool(self._built_kinds) and record_kind(conversation) in self._built_kinds
 
-    def build_whole(self, record: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        """Return one sample's tensors as the real processor makes all of them.
-
-        So are records counted whose kind the rules of a family do not count.
-
-        Args:
-            record: as for a call.
-
-        Raises:
-            BadRecord: `record` cannot become a sample.
-            MismatchError: the processor builds none, or its label tokens are not found.
-        """
-        conversation = as_requested(parse(record), self.files)
-        infos = [info_of(medium) for medium in conversation.media]
-        return self._whole(conversation, self._counter.count_media([conversation], [infos]))
-
     def _whole(self, conversation: Conversation, media: MediaColumns) -> dict[str, torch.Tensor]:
         torch, files = import_torch(), self.files
         if self._real is None:
-            name = "AutoTokenizer" if files.image_settings is None else "AutoProcessor"
-            self._real = load_real(str(files.folder), name, files.trusts_code, files.keywords)
+            self._real = load_real(
+                files.folder, files.auto_class, files.trusts_code, files.keywords
+            )
         try:
             own = self._counter.tokens_of(conversation, media)[:2]
             built = whole_sample(self._real, files, conversation)
@@ -314,16 +307,6 @@ class ProcessorEncoder:
         if self._parts.get(kind) is None:
             self._parts[kind] = load_part(self.files, kind)
         return self._parts[kind]
-
-    def _image_patches(
-        self, allocate: Allocate, images: Sequence[Any], grids: np.ndarray
-    ) -> dict[str, torch.Tensor] | None:
-        patches = self.image_patches()
-        return None if patches is None else patches(images, grids, allocate)
-
-    def _rounded(self, name: str, value: torch.Tensor) -> torch.Tensor:
-        is_float = name.startswith("pixel_values") and value.is_floating_point()
-        return value.bfloat16() if is_float and self.pixels == "bfloat16" else value
 
     @property
     def pixel_table(self) -> np.ndarray | None:

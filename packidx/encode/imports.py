@@ -90,7 +90,9 @@ Keywords = Mapping[str, Mapping[str, Any]]
 """Settings of a processor's parts (``images``, ``videos``, ``audio``, ``processor``) by part."""
 
 
-def load_real(folder: str, name: str, trusts_code: bool, settings: Keywords | None = None) -> Any:
+def load_real(
+    folder: str | None, name: str, trusts_code: bool, settings: Keywords | None = None
+) -> Any:
     """Return what a class of transformers loads from a folder; nothing is fetched.
 
     The last one loaded is kept, and serves all callers: it must not be changed.

@@ -285,4 +285,4 @@ def load_part(files: ProcessorFiles, kind: str) -> Any:
     """
     own = files.keywords.get(f"{kind}s")
     keywords = {f"{kind}s": own} if own else None
-    return load_real(str(files.folder), f"Auto{kind.title()}Processor", False, keywords)
+    return load_real(files.folder, f"Auto{kind.title()}Processor", False, keywords)

@@ -16,7 +16,6 @@ import numpy as np
 
 from packidx.arrays import Int64s
 from packidx.encode.imports import allow_cuda_torchvision, import_torch, transformers_class
-from packidx.encode.prober import ProbedMedia
 from packidx.errors import MismatchError, OptionError
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.families.base import FamilyMedia
@@ -25,29 +24,6 @@ if TYPE_CHECKING:
     import torch
 
 _ROWS = 3  # time, height, width
-
-
-def positions_of(
-    sample: Mapping[str, torch.Tensor], files: ProcessorFiles, tokens_per_second: float
-) -> torch.Tensor | None:
-    """Positions of one sample as its model makes them; None where those are ours.
-
-    Args:
-        sample: its ``input_ids`` ``[T]`` and the tensors of its media.
-        tokens_per_second: of Qwen2.5-VL's videos.
-
-    Returns:
-        int64 ``[3, T]``, starting at 0.
-
-    Raises:
-        OptionError, MismatchError: as `model_positions`.
-    """
-    vision = files.vision
-    if isinstance(vision, ProbedMedia):
-        return model_positions(vision.processor, files.folder or files.name, sample)
-    if isinstance(vision, FamilyMedia) and vision.rope_model and "video_grid_thw" in sample:
-        return _video_positions(sample, files, vision, tokens_per_second)
-    return None
 
 
 def model_positions(
@@ -329,7 +305,7 @@ def mrope_positions(
     return positions
 
 
-def _video_positions(
+def video_positions(
     sample: Mapping[str, torch.Tensor],
     files: ProcessorFiles,
     vision: FamilyMedia,

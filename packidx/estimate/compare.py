@@ -96,9 +96,8 @@ class Comparer:
             return None
         if isinstance(files.vision, ProbedMedia):
             return files.vision.processor
-        name = "AutoTokenizer" if files.image_settings is None else "AutoProcessor"
         try:
-            return load_real(str(files.folder), name, files.trusts_code, files.keywords)
+            return load_real(files.folder, files.auto_class, files.trusts_code, files.keywords)
         except PackidxError as error:
             self.reason = str(error) if has_torch() else "torch is not installed"
             return None

@@ -72,6 +72,11 @@ class ProcessorFiles:
         """True if it takes media and no family of ours counts it."""
         return self.image_settings is not None and self.family is None
 
+    @property
+    def auto_class(self) -> str:
+        """The class of transformers that loads the folder."""
+        return "AutoTokenizer" if self.image_settings is None else "AutoProcessor"
+
     def fingerprint(self) -> str:
         """Return the SHA-256 that must be equal where lengths are counted and samples are built."""
         return self._fingerprint
