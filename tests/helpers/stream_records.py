@@ -23,6 +23,16 @@ class Words:
         return "words"
 
 
+class OtherWords(Words):
+    """An encoder with another fingerprint, or with none."""
+
+    def __init__(self, name: str | None) -> None:
+        self.name = name
+
+    def fingerprint(self) -> str | None:  # type: ignore[override]
+        return self.name
+
+
 def write_records(path: Path, number: int, seed: int = 0) -> None:
     draw = random.Random(seed)
     with path.open("w") as file:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import torch.distributed as dist
-from stream_records import CAPACITY, Words, write_records
+from stream_records import CAPACITY, OtherWords, Words, write_records
 from trained_packs import launch
 
 from packidx.errors import MismatchError
@@ -37,7 +37,7 @@ def refused(rank: int, source: str, told: str) -> None:
     for options in (
         {"rank": 0},  # both
         {"rank": rank, "seed": rank},
-        {"rank": rank, "encode": Words() if rank else OtherWords()},
+        {"rank": rank, "encode": Words() if rank else OtherWords("other words")},
         {"rank": rank, "log": log, "seed": 5},  # which is of another stream: rank 0 alone reads it
     ):
         encode, kept = options.pop("encode", Words()), options.pop("log", None)
@@ -51,13 +51,6 @@ def refused(rank: int, source: str, told: str) -> None:
     Path(told, f"{rank}.json").write_text(json.dumps(said))
     dist.barrier()
     dist.destroy_process_group()
-
-
-class OtherWords(Words):
-    """The same encoder by another name."""
-
-    def fingerprint(self) -> str:
-        return "other words"
 
 
 def test_ranks_that_would_read_different_streams_all_stop(tmp_path: Path) -> None:
