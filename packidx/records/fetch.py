@@ -50,8 +50,8 @@ class Fetcher:
     Args:
         index: locates the records.
         transform: what they are before they are laid out; None reads them as they are.
-        is_strict: True to refuse records of no dialect and with leftovers, as where nothing has
-            counted them before.
+        is_strict: True to refuse records of no dialect, with leftovers, or with a placeholder and
+            no medium, where nothing has counted them before.
     """
 
     def __init__(
@@ -127,7 +127,8 @@ class Fetcher:
             return transform.apply(data, sample.sample_id, epoch=epoch, copy=sample.copy or 0)
 
         change = None if transform is None else transformed
-        reader = RecordReader(layout, change, {} if self._is_strict else None)
+        columns = {} if self._is_strict else None
+        reader = RecordReader(layout, change, columns, has_media=self._is_strict)
         at = Locator(row, sample.offset, sample.nbytes)
         try:
             record = reader.read(container(kind, layout.delimiter).read_one(path, at))

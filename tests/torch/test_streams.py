@@ -215,7 +215,8 @@ def test_what_is_left_out_is_told(
     bad = tmp_path / "bad.jsonl"
     lines = (lengths.parent / "talk.jsonl").read_text().splitlines()[:300]
     unread = json.dumps({"text": "302", "why": "It is so."})
-    bad.write_text("\n".join([*lines, "{not json", "[1, 2]", unread]) + "\n")
+    bare = json.dumps({"question": "<image> What?", "answer": "A cat."})  # and no image
+    bad.write_text("\n".join([*lines, "{not json", "[1, 2]", unread, bare]) + "\n")
     ours: Any = Words()
     ours.fingerprint_parts = dict  # its records are read as strictly as `estimate` reads them
     stream = StreamingPackedDataset(bad, ours, CAPACITY, lanes=LANES, window=WINDOW)
@@ -225,7 +226,7 @@ def test_what_is_left_out_is_told(
     assert long and not {*long, 300, 301, 302} & set(seen)
     told = {(each["kind"], each["sample_id"]) for each in stream.events}
     assert told == {("too_long", row) for row in long} | {
-        ("unreadable", n) for n in (300, 301, 302)
+        ("unreadable", n) for n in (300, 301, 302, 303)
     }
 
 
