@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counts import MediaColumns
 from packidx.processor.families.base import FamilyMedia
 from packidx.processor.kinds import KINDS
-from packidx.records.conversation import Conversation
+from packidx.records.conversation import Conversation, Media
 
 if TYPE_CHECKING:
     import torch
@@ -59,8 +59,7 @@ def media_tensors(
         MissingExtraError, SourceError: the processor cannot be loaded.
     """
     vision = files.vision
-    if not isinstance(vision, FamilyMedia) or not conversation.media:
-        return {}
+    assert isinstance(vision, FamilyMedia)  # checked by the encoder
     try:
         tensors = _of_parts(vision, conversation, media, load, patches)
         _check_patches(vision, media, tensors)
@@ -80,59 +79,53 @@ def _of_parts(
     kinds = [kind for kind in KINDS if any(kind == medium.kind for medium in conversation.media)]
     parts = {kind: load(kind) for kind in kinds}
     whole = SimpleNamespace(image_processor=parts.get("image"))
-    given = opened(conversation, vision.sample_frames, whole)
-    metadata = iter(given.options.get("video_metadata", ()))
-    media = [
-        _OneOpened(medium.kind, medium.ref, next(metadata) if medium.kind == "video" else None)
-        for medium in given.conversation.media
-    ]
+    given, options = opened(conversation, vision.sample_frames, whole)
+    metadata = iter(options.get("video_metadata", ()))
+    media = [(medium, next(metadata) if medium.kind == "video" else None) for medium in given.media]
     if vision.pixels_in_order:
-        features = [_features(vision, parts[each.kind], [each]) for each in media]
+        features = [_features(vision, parts[each[0].kind], [each]) for each in media]
         return {"pixel_values": import_torch().cat([each["pixel_values"] for each in features])}
     tensors: dict[str, torch.Tensor] = {}
     for kind, part in parts.items():
-        own = [each for each in media if each.kind == kind]
+        own = [each for each in media if each[0].kind == kind]
         made: Mapping[str, Any] | None = None
         if kind == "image":
             grids = counted.grid[counted.kind == KINDS.index(kind)]
-            made = patches([each.ref for each in own], grids)
+            made = patches([each.ref for each, _ in own], grids)
         made = _features(vision, part, own) if made is None else made
         tensors |= {name: made[name] for name in vision.model_inputs if name in made}
     return tensors
 
 
-class _OneOpened(NamedTuple):
-    kind: str
-    ref: Any
-    """A PIL image, or frames uint8 ``[n, 3, height, width]``."""
-    metadata: Any
-    """Of a video."""
-
-
-def _features(vision: FamilyMedia, part: Any, media: Sequence[_OneOpened]) -> Mapping[str, Any]:
+def _features(
+    vision: FamilyMedia, part: Any, media: Sequence[tuple[Media, Any]]
+) -> Mapping[str, Any]:
     """Return what the image or video processor makes of media of its kind in one sample.
+
+    Args:
+        media: opened, with the metadata of videos.
 
     Raises:
         NotBuilt: it refuses them, as older releases do.
     """
-    refs = [medium.ref for medium in media]
+    refs, kind = [medium.ref for medium, _ in media], media[0][0].kind
     try:
-        if media[0].kind == "image":
+        if kind == "image":
             # One list of one sample's images, as the whole processor passes them on.
             images: Mapping[str, Any] = part(
                 images=[refs], return_tensors="pt", **vision.image_options
             )
             return images
-        metadata = [medium.metadata for medium in media]
+        metadata = [of_video for _, of_video in media]
         features: dict[str, Any] = part(
             videos=refs, video_metadata=metadata, do_sample_frames=False, return_tensors="pt"
         )
     except ValueError as cause:
         sizes = ", ".join(
-            "x".join(map(str, ref.size if media[0].kind == "image" else ref.shape)) for ref in refs
+            "x".join(map(str, ref.size if kind == "image" else ref.shape)) for ref in refs
         )
         reason = " ".join(str(cause).split())[:120]
-        raise NotBuilt(f"does not build {media[0].kind}s of {sizes} ({reason})") from cause
+        raise NotBuilt(f"does not build {kind}s of {sizes} ({reason})") from cause
     if vision.pixels_in_order:  # frames as images, one after the other
         return {"pixel_values": features["pixel_values_videos"].flatten(0, 1)}
     if "second_per_grid_ts" in vision.model_inputs:

@@ -13,7 +13,7 @@ import numpy as np
 from packidx.arrays import Int64s
 from packidx.encode.build import IGNORED, media_of_whole, media_tensors, whole_sample, with_labels
 from packidx.encode.imports import import_torch, load_real
-from packidx.encode.loading import files_of, load_part, load_processor
+from packidx.encode.loading import files_of, load_processor
 from packidx.encode.media import as_requested, decoded_image, info_of, refuse_unsupported
 from packidx.encode.patches import FORMS, Allocate, ImagePatches, patches_of
 from packidx.encode.positions import model_positions, mrope_positions, video_positions
@@ -303,9 +303,13 @@ class ProcessorEncoder:
         return self._patches[1]
 
     def _part(self, kind: str) -> Any:
-        """The image or video processor, loaded when it is first needed."""
+        """The image or video processor, loaded when it is first needed; it alone: the whole
+        `AutoProcessor` cannot do without torchvision."""
         if self._parts.get(kind) is None:
-            self._parts[kind] = load_part(self.files, kind)
+            files, own = self.files, self.files.keywords.get(f"{kind}s")
+            keywords = {f"{kind}s": own} if own else None
+            name = f"Auto{kind.title()}Processor"
+            self._parts[kind] = load_real(files.folder, name, False, keywords)
         return self._parts[kind]
 
     @property

@@ -270,19 +270,3 @@ def _video_settings(processor: Any, name: str) -> dict[str, Any] | None:
     if getattr(processor, "image_processor", None) is not None and os.path.isdir(name):
         return Stated.read(Path(name)).of("videos") or None
     return None
-
-
-def load_part(files: ProcessorFiles, kind: str) -> Any:
-    """The image or video processor of a processor folder, with the settings that were counted.
-
-    It alone is loaded, not the whole `AutoProcessor`, which cannot do without torchvision.
-
-    Args:
-        kind: ``"image"`` or ``"video"``.
-
-    Raises:
-        MissingExtraError, SourceError: as `load_real`.
-    """
-    own = files.keywords.get(f"{kind}s")
-    keywords = {f"{kind}s": own} if own else None
-    return load_real(files.folder, f"Auto{kind.title()}Processor", False, keywords)

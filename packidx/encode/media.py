@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -96,12 +96,8 @@ def broken_images() -> Iterator[None]:
         raise BadRecord("broken_media", f"an image cannot be decoded: {cause}") from cause
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A conversation whose ``Media.ref`` are what a processor takes, and what it must know more."""
-
-    conversation: Conversation
-    options: dict[str, Any]
+Opened = tuple[Conversation, dict[str, Any]]
+"""A conversation whose ``Media.ref`` are what a processor takes, and the options of its call."""
 
 
 def opened(
@@ -148,7 +144,7 @@ def opened(
     if metadata and not samples:
         options["do_sample_frames"] = False
     left = iter(refs)
-    return Opened(map_media(conversation, lambda each: replace(each, ref=next(left))), options)
+    return map_media(conversation, lambda each: replace(each, ref=next(left))), options
 
 
 def decoded_image(medium: Media, processor: Any) -> Any:

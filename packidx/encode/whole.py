@@ -95,7 +95,7 @@ def sampled_frames(processor: Any, template: ChatTemplate, info: MediaInfo) -> n
     blank = BlankVideo(info).tensor(every)
     asked = Conversation((Turn("user", (Media("video", blank), "What is it?")),))
     with contextlib.suppress(_Enough, Exception):
-        _built(spied, template, Opened(asked, {"video_metadata": [metadata_of(info, every)]}))
+        _built(spied, template, (asked, {"video_metadata": [metadata_of(info, every)]}))
     return chosen[0] if chosen else every
 
 
@@ -120,7 +120,7 @@ Call = Callable[[str | None], Mapping[str, Any]]
 
 
 def _ways(processor: Any, template: ChatTemplate, media: Opened) -> Iterator[Call]:
-    conversation, options = media.conversation, media.options
+    conversation, options = media
     if not conversation.is_document:
         yield partial(_by_template, processor, template, conversation, options)
         if "video_metadata" in options:  # some write times of it, and do not ask for it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from packidx.errors import BadRecord
 from packidx.processor.chat_template.environment import check_unicode
@@ -29,8 +29,8 @@ class Placeholders:
         """
         if self.pattern is None:
             return ()
-        written = [(match.start(), match.group()) for match in self.pattern.finditer(text)]
-        media = [self.of_kind.get(medium.kind) for medium in conversation.media]
+        written = [(match.group(), match.start()) for match in self.pattern.finditer(text)]
+        media = [self.of_kind.get(medium.kind, "") for medium in conversation.media]
         if not written and not media:
             return ()
         for turn in conversation.turns:
@@ -38,25 +38,15 @@ class Placeholders:
                 if isinstance(part, str) and (hit := self.pattern.search(part)):
                     detail = f"a {turn.role} turn's text holds {hit.group()!r}: remove or escape it"
                     raise BadRecord("media_token_in_text", detail)
-        order = _assign([token for _, token in written], media)
-        if order is None:
+        tokens = [token for token, _ in written]
+        if tokens == media:
+            return tuple([at for _, at in written])
+        if sorted(tokens) != sorted(media):
             reason = "media_not_rendered" if len(written) < len(media) else "media_token_in_text"
             numbers = f"{len(written)} media placeholders for {len(media)} media"
             raise BadRecord(reason, f"the rendered text has {numbers}")
-        return tuple([written[number][0] for number in order])
-
-
-def _assign(tokens: Sequence[str], media: Sequence[str | None]) -> list[int] | None:
-    """The number in `tokens` of each medium's placeholder; None where others are there."""
-    if list(tokens) == list(media):
-        return list(range(len(tokens)))
-    if sorted(tokens) != sorted(map(str, media)):
-        return None
-    left = {
-        token: iter([n for n, other in enumerate(tokens) if other == token])
-        for token in set(tokens)
-    }
-    return [next(left[str(token)]) for token in media]
+        left = {own: iter([at for token, at in written if token == own]) for own in set(tokens)}
+        return tuple([next(left[token]) for token in media])
 
 
 class Documents:
