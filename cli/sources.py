@@ -183,7 +183,7 @@ def warn_of_rejected(sources: Sequence[Mapping[str, Any]], limit: str | None, pa
 
 def print_lengths(summary: LengthsSummary) -> None:
     """Facts of the table, and a line for each source."""
-    from packidx.lengths.parts import first_rejected, sources_without_media
+    from packidx.lengths.parts import first_rejected
 
     state = "unchanged" if summary.existed else f"written in {summary.seconds:.1f} s"
     facts = {"samples": with_parts(summary.num_samples, summary.methods)}
@@ -191,7 +191,8 @@ def print_lengths(summary: LengthsSummary) -> None:
     facts["rejected"] = with_parts(summary.num_rejected, summary.rejected)
     if summary.num_rejected:
         facts["rejected"] += f": see key, reason and detail in {summary.path}/part-*.parquet"
-    if bare := sources_without_media(summary.path):
+    usable = [each for each in summary.sources if each["num_samples"] > each["num_rejected"]]
+    if bare := [each["name"] for each in usable if each["num_media"] == 0]:
         facts["no media"] = f"{', '.join(bare)}: no record has an image, video or sound"
     facts |= verified_facts(summary.compared, summary.methods) if summary.methods else {}
     facts["table"] = f"{summary.path} ({state})"

@@ -1,30 +1,28 @@
 """Reuse of the lengths table that is there: as it is, or by the rows of tasks.
 
-The rows of a task are reused if the manifest has the task's key. A shard that has the URI, the
-size and the time of change (in a store: the version) of the manifest's is not scanned.
+The rows of a task are reused if a part has the task's key. A shard that has the URI, the size and
+the time of change (in a store: the version) of the manifest's is not scanned.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from msgspec import structs
 
 from packidx.errors import FormatError
-from packidx.estimate.compare import Compared
 from packidx.estimate.job import EstimateJob, difference, draft_manifest
-from packidx.estimate.parts import PASSING_REASONS, OldRows, rows_in, stem
-from packidx.estimate.tasks import PartPlan, plan_parts
+from packidx.estimate.parts import OldRows, rows_in
+from packidx.estimate.tasks import PartPlan
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import DEFAULT, Layout
-from packidx.io.copies import StoredFile
 from packidx.records.containers.base import file_version
 from packidx.records.containers.tar import TORN
 from packidx.records.shards import InputFile, ScannedShard, ranges_of
-from packidx.software import installed, software
+from packidx.software import software
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +62,8 @@ class Earlier:
     @cached_property
     def _rows(self) -> dict[str, OldRows] | str:
         """The rows by the keys of their tasks, or what is wrong with a part."""
-        files = [file.within(self.path) for file in self.manifest.files]
         try:
-            return rows_in(files, self.manifest.keys or [()] * len(files))
+            return rows_in(file.within(self.path) for file in self.manifest.files)
         except FormatError as error:
             return str(error).partition(":")[0]
 
@@ -91,28 +88,14 @@ class Earlier:
             return None
         return ScannedShard(structs.replace(shard, source=file.source), ranges)
 
-    def is_table_of(self, job: EstimateJob) -> bool:
-        """Return True if `job`, of which nothing is decided, would make this very table."""
-        job, names = self._decided_as_here(job), [stem(file.path) for file in self.manifest.files]
+    def is_made_of(self, job: EstimateJob, plans: Sequence[PartPlan]) -> bool:
+        """Return True if `job`, all of whose parts these are, would make this very table."""
+        names = [file.path.rpartition("-")[0] for file in self.manifest.files]
         return (
-            job.counter.is_known
-            and PASSING_REASONS.isdisjoint(self.manifest.rejected)
+            not any(plan.counted for plan in plans)
+            and [plan.name for plan in plans] == names
             and _stated(draft_manifest(job)) == _stated(self.manifest)
-            and [plan.name for plan in plan_parts(job)] == names
-            and not isinstance(self._rows, str)
         )
-
-    def _decided_as_here(self, job: EstimateJob) -> EstimateJob:
-        """Return `job` with what was decided on the data of this table, whose processor is compared
-        with the one that is installed now."""
-        encoder, comparer = self.manifest.encoder, job.counter.comparer
-        engine = self.manifest.text_engine
-        compared = None
-        if encoder is not None and encoder.compared is not None:
-            is_real = comparer is not None and comparer.real is not None
-            here = f"transformers {installed('transformers')}" if is_real else None
-            compared = Compared.from_json({**encoder.compared, "with": here})
-        return replace(job, backend=None if engine is None else dict(engine), compared=compared)
 
     def find_rows(self, job: EstimateJob) -> tuple[dict[str, OldRows], Reused]:
         """Return the rows that `job` can reuse by the keys of their tasks, and why others are not.
@@ -142,31 +125,3 @@ def _stated(manifest: LengthsManifest) -> list[Any]:
 def _as_read(layout: Layout) -> Layout:
     """`layout` without what is the plan's."""
     return structs.replace(layout, sample_ratio=DEFAULT.sample_ratio)
-
-
-def reuse(
-    plans: Sequence[PartPlan], finished: dict[str, StoredFile], rows: dict[str, OldRows]
-) -> list[PartPlan]:
-    """Return `plans` with the parts and rows that they reuse.
-
-    Args:
-        finished: parts of a killed run, by their names up to the key.
-        rows: of an earlier table, by the keys of their tasks.
-    """
-    return [
-        replace(
-            plan,
-            finished=finished.get(plan.name),
-            old=tuple(rows.get(task.key) for task in plan.tasks),
-        )
-        for plan in plans
-    ]
-
-
-def reused_of(job: EstimateJob, plans: Sequence[PartPlan], found: Reused) -> Reused:
-    """Return how many rows are reused, and which shards are counted."""
-    counted = [task for plan in plans for task in plan.counted]
-    num_counted = sum(task.range.num_records for task in counted)
-    names = list(dict.fromkeys(task.shard.name for task in counted))
-    num_reused = job.num_rows - num_counted
-    return replace(found, num_samples=num_reused, num_counted=num_counted, counted=names)

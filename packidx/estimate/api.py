@@ -5,19 +5,16 @@ from __future__ import annotations
 import functools
 import os
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from packidx.errors import OptionError
-from packidx.estimate.again import Earlier, Reused, reuse, reused_of
+from packidx.estimate.again import Earlier, Reused
 from packidx.estimate.counter import CounterSettings, RecordCounter
-from packidx.estimate.job import (
-    EstimateJob,
-    job_shards,
-    make_manifest,
-)
-from packidx.estimate.parts import OldRows, SourceSums, finished_parts
+from packidx.estimate.job import EstimateJob, job_shards, make_manifest
+from packidx.estimate.parts import OldRows, finished_parts, rows_in, stated_sums
 from packidx.estimate.summary import (
     CountSummary,
     check_rejected,
@@ -28,7 +25,7 @@ from packidx.estimate.survey import refuse_absent_columns, survey
 from packidx.estimate.tasks import make_parts, plan_parts
 from packidx.estimate.user_encoder import Encode
 from packidx.format.lengths import LengthsManifest
-from packidx.format.manifest import Layout
+from packidx.format.manifest import Layout, compared_of
 from packidx.io import files, storage, urls
 from packidx.io.output_folder import discard_abandoned, replacing
 from packidx.io.own_files import remove_stale
@@ -175,26 +172,29 @@ def estimate_lengths(
         seed=seed,
     )
     forget_media()
+    summary: LengthsSummary | None = None
     with open_workers(engine, workers) as counting:
-        counter = RecordCounter(settings, settings.load())
+        counter = RecordCounter(settings, files := settings.load())
         earlier = None if existing is None or fresh else Earlier(output, existing)
         known = None if earlier is None else earlier.known_scan
         scans = scan_shards(shards, num_processes, progress, known)
-        own = job_shards(shards, scans, settings, counter, root, remote)
-        job = EstimateJob(own, settings, counter, root, remote)
-        if earlier is not None and earlier.is_table_of(job):
-            discard_abandoned(output)
-            remove_stale(output, KIND, [file.path for file in earlier.manifest.files])
-            reused = Reused(earlier.manifest.num_samples)
-            summary = replace(_summary(output, earlier.manifest, begun, reused), existed=True)
-        else:
-            if counter.transform is None:
-                refuse_absent_columns(own)
-            found = survey(counter, own)
-            job = replace(
-                job, backend=found.engine, compared=found.compared, is_random=found.is_random
-            )
-            summary = _make(job, output, counting, earlier, wrong, fresh, progress, begun)
+        takes_media = files is None or files.image_settings is not None
+        own = job_shards(shards, scans, name is not None, takes_media, root, remote)
+        job = EstimateJob(own, counter, root, remote)
+        if counter.transform is None:
+            refuse_absent_columns(own)
+        job = replace(job, **survey(counter, own)._asdict())
+        rows: dict[str, OldRows] = {}
+        found = None if wrong is None or fresh else Reused(reason=wrong)
+        if earlier is not None:
+            rows, found = earlier.find_rows(job)
+            if earlier.is_made_of(job, plan_parts(job, rows)):
+                discard_abandoned(output)
+                remove_stale(output, KIND, [file.path for file in earlier.manifest.files])
+                found = Reused(earlier.manifest.num_samples)
+                summary = _summary(output, earlier.manifest, begun, found, existed=True)
+        if summary is None:
+            summary = _make(job, output, counting, rows, found, fresh, progress, begun)
     summary = replace(summary, warnings=[*unread, *dated(job.encoder)])
     if limit is not None:
         check_rejected(summary.sources, limit, output)
@@ -205,27 +205,23 @@ def _make(
     job: EstimateJob,
     output: str,
     workers: Workers,
-    earlier: Earlier | None,
-    wrong: str | None,
+    rows: dict[str, OldRows],
+    found: Reused | None,
     fresh: bool,
     progress: Progress,
     begun: float,
 ) -> LengthsSummary:
-    """Make the table of `job`, whose text backend and comparison are decided.
+    """Make the table of `job`, whose text engine and comparison are decided.
 
     Args:
-        earlier: a table that is there.
-        wrong: what is wrong with the manifest of one that cannot be used.
+        rows: of a table that is there, by the keys of their tasks.
+        found: why others are not reused; None if no table was there.
         fresh: no row is reused, but of a killed run with the same option.
     """
-    rows: dict[str, OldRows] = {}
-    found = None if wrong is None or fresh else Reused(reason=wrong)
-    if earlier is not None:
-        rows, found = earlier.find_rows(job)
     uploaded = functools.partial(progress, "upload")
     with replacing(output, KIND, "fresh" if fresh else "", uploaded) as built:
-        finished = finished_parts(built.table) if job.counter.is_known else {}
-        plans = reuse(plan_parts(job), finished, rows)
+        finished = rows_in(finished_parts(built.table)) if job.counter.is_known else {}
+        plans = plan_parts(job, rows | finished)
         parts = make_parts(job, plans, built.table, workers, progress)
         storage.overlapped(
             lambda shard: check_unchanged(shard.context.path, shard.stated), job.shards
@@ -233,11 +229,18 @@ def _make(
         manifest = make_manifest(job, parts)
         built.keep([file.path for file in manifest.files])
         files.write_json(os.path.join(built.table, KIND.manifest), manifest.to_json())
-    resumed = sum(plan.finished is not None for plan in plans)
-    return _summary(output, manifest, begun, found and reused_of(job, plans, found), resumed)
+    if found is not None:
+        counted = [task for plan in plans for task in plan.counted]
+        num_counted = sum(task.range.num_records for task in counted)
+        names = list(dict.fromkeys(task.shard.name for task in counted))
+        num_reused = manifest.num_samples - num_counted
+        found = replace(found, num_samples=num_reused, num_counted=num_counted, counted=names)
+    keys = [{task.key for task in plan.tasks} for plan in plans]
+    resumed = sum(bool(own) and own <= finished.keys() for own in keys)
+    return _summary(output, manifest, begun, found, resumed)
 
 
-_OF_SOURCES = ("name", *SourceSums().to_json(), "columns")
+_OF_SOURCES = ("name", *stated_sums(Counter()), "columns")
 
 
 def _summary(
@@ -246,7 +249,9 @@ def _summary(
     begun: float,
     reused: Reused | None = None,
     resumed: int = 0,
+    existed: bool = False,
 ) -> LengthsSummary:
+    compared = compared_of(manifest.encoder)
     return LengthsSummary(
         path=path,
         fingerprint=manifest.fingerprint,
@@ -258,10 +263,10 @@ def _summary(
         sources=[
             {name: getattr(source, name) for name in _OF_SOURCES} for source in manifest.sources
         ],
-        existed=False,
+        existed=existed,
         seconds=time.monotonic() - begun,
         num_parts=len(manifest.files),
         resumed_parts=resumed,
-        compared=None if manifest.encoder is None else manifest.encoder.compared,
+        compared=None if compared is None else compared.to_json(),
         reused=reused,
     )

@@ -10,7 +10,6 @@ task: the rows of a task depend on its records alone.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +22,7 @@ from packidx.encode.media import as_requested, info_of
 from packidx.encode.prober import ProbedMedia
 from packidx.encode.whole import NotBuilt
 from packidx.errors import BadRecord, PackidxError
+from packidx.format.manifest import Compared
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.kinds import words_of
@@ -35,40 +35,6 @@ _MOST_PATCHES = 1 << 17
 """Patches of a sample that is built, some 3 GB."""
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """Kinds that were compared with the real processor."""
-
-    by: str | None = None
-    """``'transformers 5.23.0'``; None if nothing was compared."""
-    reason: str | None = None
-    """Why nothing was compared."""
-    computed: tuple[str, ...] = ()
-    """Kinds whose tokens are those that the rules give."""
-    built: dict[str, str] = field(default_factory=dict)
-    """Kinds of which every record is built → the first difference."""
-
-    def plus(self, kinds: dict[str, str | None]) -> Compared:
-        """Add kinds that workers compared: None, or the difference."""
-        built = self.built | {kind: why for kind, why in kinds.items() if why is not None}
-        equal = {*self.computed, *(kind for kind, why in kinds.items() if why is None)}
-        computed = tuple(sorted(equal.difference(built)))
-        return Compared(self.by, self.reason, computed, dict(sorted(built.items())))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return ``encoder.compared`` of a lengths manifest (FORMAT.md)."""
-        if self.by is None:
-            return {"with": None, "reason": self.reason}
-        stated: dict[str, Any] = {"with": self.by, "computed": list(self.computed)}
-        return stated | ({"built": self.built} if self.built else {})
-
-    @classmethod
-    def from_json(cls, stated: Mapping[str, Any]) -> Compared:
-        """Return what `to_json` has written."""
-        computed, built = stated.get("computed", ()), stated.get("built", {})
-        return cls(stated["with"], stated.get("reason"), tuple(computed), dict(built))
-
-
 class Comparer:
     """Compares kinds of records with the real processor, and builds the records that need it.
 
@@ -79,14 +45,11 @@ class Comparer:
 
     def __init__(self, files: ProcessorFiles, known: Compared | None = None) -> None:
         self.files = files
-        self.compared = known or Compared()
+        self.compared = known or Compared(by=None)
         self.kinds: dict[str, str | None] = {}
         """Kind → None if the rules count it, else the first difference; of this task alone."""
         self.reason: str | None = files.doubt
         self._rules = ConversationCounter(files)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "real"}
 
     @cached_property
     def real(self) -> Any:
@@ -107,12 +70,13 @@ class Comparer:
         self.kinds = {}
 
     def close(self) -> Compared:
-        """Return all that was compared."""
+        """Return what was compared, in the process that decides for all."""
         if self.real is None:
-            return Compared(reason=self.reason)
-        return Compared(f"transformers {installed('transformers')}").plus(
-            {**dict.fromkeys(self.compared.computed), **self.compared.built, **self.kinds}
-        )
+            return Compared(by=None, reason=self.reason)
+        built = {kind: why for kind, why in sorted(self.kinds.items()) if why is not None}
+        computed = tuple(sorted(self.kinds.keys() - built.keys()))
+        version = f"transformers {installed('transformers')}"
+        return Compared(by=version, computed=computed, built=built)
 
     def is_exact(self, kind: str, is_sure: bool = True) -> bool:
         """Return True if the rules count records of this kind.
@@ -121,15 +85,11 @@ class Comparer:
             is_sure: as of the method, of the record.
         """
         files = self.files
-        if not is_sure:
+        is_other = kind in self.compared.built or self.kinds.get(kind)
+        if not is_sure or files.doubt is not None or is_other or files.builds_all:
             return False
-        if files.doubt is not None or kind in self.compared.built or self.kinds.get(kind):
-            return False
-        if files.builds_all:
-            return False
-        if not self.files.is_probed:
-            return True  # the rules of a family; our tests compare them
-        return kind in self.compared.computed or kind in self.kinds
+        # The rules of a family are compared by our tests.
+        return not files.is_probed or kind in self.compared.computed or kind in self.kinds
 
     def needs(self, kind: str) -> bool:
         """Return True if a record of this kind is to be compared or built."""
@@ -169,37 +129,34 @@ class Comparer:
             BadRecord: ``not_built``, where only the real processor can build it.
         """
         why = self.compared.built.get(kind) or self.kinds.get(kind)
-        is_new = why is None
-        builds = self.files.is_probed or self.files.builds_all
+        is_new, files, rules = why is None, self.files, self._rules
         if only_compare and not (is_new and is_sure):
             return None
-        conversation = as_requested(conversation, self.files)
-        infos = [info_of(medium) for medium in conversation.media]
-        media = self._rules.count_media([conversation], [infos])
+        must_build = not is_new or ((files.is_probed or files.builds_all) and not only_compare)
+        conversation = as_requested(conversation, files)
+        media = rules.count_media([conversation], [[info_of(each) for each in conversation.media]])
         patches = np.maximum(media.patches, media.tokens).clip(0).sum()
         if media.errors or patches > _MOST_PATCHES:
             return None
         try:
-            own = self._rules.tokens_of(conversation, media)[:2]
+            own = rules.tokens_of(conversation, media)[:2]
         except Exception:  # of `tokenizers`, plain ones: the row is rejected when it is counted
             return None
-        must_build = not is_new or (builds and not only_compare)
         try:
-            built = whole_sample(self.real, self.files, conversation, every_frame=True)
-            if not is_sure:
-                return with_labels(built, self.files, own, conversation)
-            if is_new:
+            built = whole_sample(self.real, files, conversation, every_frame=True)
+            if is_sure and is_new:
                 why = self.kinds[kind] = self._difference(kind, own, built, conversation)
-            return None if why is None else with_labels(built, self.files, own, conversation)
+                if why is None:
+                    return None
+            return with_labels(built, files, own, conversation)
         except NotBuilt as error:
-            if not must_build:
-                return None
-            text = f"{self.files.name} builds no sample: {error}"
-            raise BadRecord("not_built", text) from None
+            if must_build:
+                text = f"{files.name} builds no sample: {error}"
+                raise BadRecord("not_built", text) from None
         except BadRecord:
-            if not must_build:
-                return None  # as any other record whose pixels are not decoded
-            raise
+            if must_build:
+                raise
+        return None  # as any other record whose pixels are not decoded
 
     def _difference(
         self,

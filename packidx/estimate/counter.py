@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import gc
+import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,26 +15,28 @@ import numpy as np
 
 from packidx.encode.loading import load_processor
 from packidx.errors import BadRecord, LimitError, MismatchError, OptionError
-from packidx.estimate.compare import Compared, Comparer
-from packidx.estimate.user_encoder import Encode, Measured, UserEncoder, counts_of, measure_sample
-from packidx.format.manifest import DEFAULT, Layout
+from packidx.estimate.compare import Comparer
+from packidx.estimate.user_encoder import Encode, Measured, UserEncoder, measure_sample
+from packidx.format.manifest import DEFAULT, Compared, Layout
 from packidx.io import storage
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import HEURISTIC, Counts
-from packidx.processor.kinds import KINDS, record_kind
+from packidx.processor.kinds import record_kind
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.processor.text.gigatoken import Gigatoken
+from packidx.records.containers.base import RecordRange
 from packidx.records.containers.registry import DEFAULT as JSONL
 from packidx.records.conversation import Conversation, Media, MediaInfo, map_media
 from packidx.records.media.opener import (
     MediaOpener,
     check_reference,
+    forget_media,
     is_remote,
     media_info,
 )
 from packidx.records.media.paths import MediaRoot
-from packidx.records.read import ReadRecord, opened_record
+from packidx.records.read import Change, ReadRecord, RecordReader, opened_record, read_records
 from packidx.user_code import Function, Transform
 
 
@@ -87,13 +92,12 @@ class ExaminedRecord:
     conversation: Conversation | None = None
     infos: tuple[MediaInfo | None, ...] = ()
     measured: Measured | None = None
+    """Its counts, if it was built."""
     kind: str | None = None
     """Kind of the record, if a processor counts it."""
     is_sure: bool = True
     """As of `Comparer.is_sure`."""
     error: BadRecord | None = None
-    waits: bool = False
-    """Whether its media's sizes are still to be looked up, in an object store."""
 
 
 class RecordCounter:
@@ -103,11 +107,12 @@ class RecordCounter:
         settings: how to count.
         files: what `settings` load as a processor: a worker gets the parent's.
         compared: kinds that the parent compared.
-        fast: gigatoken, if it counts texts.
+        is_fast: True if gigatoken tokenizes.
 
     Attributes:
         encoder: the user's encoder, None without one.
         transform: the function that changes the files' records, None without one.
+        advance: called with numbers of records that are done.
 
     Raises:
         OptionError: the encoder or the transform cannot be used.
@@ -118,7 +123,7 @@ class RecordCounter:
         settings: CounterSettings,
         files: ProcessorFiles | None = None,
         compared: Compared | None = None,
-        fast: Gigatoken | None = None,
+        is_fast: bool = False,
     ) -> None:
         self.settings, self.files = settings, files
         self.encoder = None if settings.encode is None else UserEncoder(settings.encode)
@@ -126,32 +131,34 @@ class RecordCounter:
         self.transform = None if changes is None else Transform.load(changes, settings.seed)
         self.counter = ConversationCounter(files)
         self.comparer: Comparer | None = None
+        self.advance: Callable[[int], None] = lambda records: None
         if files is not None and self.counter.text is not None:
-            self.counter.text.fast = fast
+            if is_fast and files.tokenizer is not None:
+                self.counter.text.fast = Gigatoken(files.tokenizer)
             self.comparer = Comparer(files, compared)
 
     def fingerprint(self) -> str | None:
         """The encoder's or the processor's; None where there is none that could be compared."""
-        if self.encoder is not None:
-            return self.encoder.fingerprint()
-        return ConversationCounter(self.files).fingerprint()
-
-    def fingerprints(self) -> tuple[str | None, ...]:
-        """All that tells two counters apart."""
-        files = None if self.files is None else self.files.fingerprint()
-        transform = None if self.transform is None else self.transform.fingerprint
-        return self.fingerprint(), files, transform
+        counts = self.counter if self.encoder is None else self.encoder
+        return counts.fingerprint()
 
     @property
-    def loaded(self) -> tuple[str | None, ...]:
-        """Fingerprints of what each process loads by itself: the encoder and the transform."""
-        encoder = None if self.encoder is None else self.encoder.fingerprint()
-        return encoder, None if self.transform is None else self.transform.fingerprint
+    def fingerprints(self) -> tuple[str | None, str | None]:
+        """All that tells two counters apart."""
+        return self.fingerprint(), None if self.transform is None else self.transform.fingerprint
 
     @property
     def is_known(self) -> bool:
         """Return whether `fingerprints` tell this counter from every other one."""
         return self.encoder is None or self.encoder.fingerprint() is not None
+
+    def in_workers(self) -> Callable[[], RecordCounter]:
+        """Return what makes this counter in another process."""
+        text = self.counter.text
+        is_fast = text is not None and text.fast is not None
+        compared = None if self.comparer is None else self.comparer.compared
+        given = self.settings, self.files, compared, is_fast
+        return functools.partial(_start, *given, fingerprints=self.fingerprints)
 
     def compare(
         self, item: ExaminedRecord, shard: ShardContext, record: ReadRecord, *, only: bool = False
@@ -169,8 +176,6 @@ class RecordCounter:
         if comparer is None or talk is None or talk.input_ids is not None:
             return
         kind = item.kind = record_kind(talk, fine=comparer.files.is_probed)
-        if item.error is not None:
-            return
         is_sure = item.is_sure = not talk.media or comparer.is_sure(talk, item.infos)
         if is_sure and not comparer.needs(kind):
             return
@@ -178,32 +183,38 @@ class RecordCounter:
             talk = MediaOpener(shard.root).open(record.conversation)
         built = comparer.build(talk, kind, only_compare=only, is_sure=is_sure)
         if built is not None:
-            kinds = tuple(KINDS.index(medium.kind) for medium in talk.media)
-            item.measured = measure_sample(built, kinds)
+            item.measured = measure_sample(built, [medium.kind for medium in talk.media])
 
-    def count(self, items: Sequence[ExaminedRecord]) -> list[tuple[Counts, list[int]]]:
-        """Count a batch.
+    def count(self, items: Sequence[ExaminedRecord]) -> Counts:
+        """Count records by rules."""
+        talks = [talk for item in items if (talk := item.conversation) is not None]
+        counts = self.counter.count(talks, [item.infos for item in items])
+        for number, item in enumerate(items):
+            kind, comparer = item.kind, self.comparer
+            if kind and comparer and not comparer.is_exact(kind, item.is_sure):
+                counts.method[number] = max(counts.method[number], HEURISTIC)
+        return counts
 
-        Returns:
-            Counts, and the numbers of the records that they are of: of those that were built, and
-            of those that are counted by rules.
-        """
-        counted = []
-        is_built = [item.measured is not None for item in items]
-        numbers = [number for number, built in enumerate(is_built) if built]
-        if numbers:
-            measured = [each for number in numbers if (each := items[number].measured)]
-            counted.append((counts_of(measured), numbers))
-        rules = [number for number, built in enumerate(is_built) if not built]
-        talks = [talk for number in rules if (talk := items[number].conversation) is not None]
-        if rules and self.encoder is None:
-            counts = self.counter.count(talks, [items[number].infos for number in rules])
-            for at, number in enumerate(rules):
-                kind, is_sure = items[number].kind, items[number].is_sure
-                if kind and self.comparer and not self.comparer.is_exact(kind, is_sure):
-                    counts.method[at] = max(counts.method[at], HEURISTIC)
-            counted.append((counts, rules))
-        return counted
+
+def _start(*settings: Any, fingerprints: tuple[str | None, str | None]) -> RecordCounter:
+    """Return the counter of a worker process.
+
+    Raises:
+        MismatchError: this process loads another encoder or transform than the parent.
+    """
+    # The processes are the parallelism, also of what a user's encoder imports.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+    gc.set_threshold(100_000, 50, 100)  # records are many small objects, and hold no cycles
+    forget_media()  # a process of the user's own session may have seen the media before
+    counter = RecordCounter(*settings)
+    if counter.fingerprints != fingerprints:
+        raise MismatchError(
+            f"a worker loaded another encoder or transform ({counter.fingerprints}) than the "
+            f"parent ({fingerprints}): start again"
+        )
+    return counter
 
 
 def without_references(conversation: Conversation) -> Conversation:
@@ -236,6 +247,22 @@ class ShardContext:
     """Whether records of its source may have media: only where none has is a placeholder text."""
 
 
+def read_shard(
+    shard: ShardContext,
+    part: RecordRange,
+    columns: dict[str, str] | None = None,
+    change: Change | None = None,
+) -> Iterator[ReadRecord]:
+    """Yield the records of a range of a shard.
+
+    Args:
+        columns: as of `RecordReader`.
+        change: as of `RecordReader`.
+    """
+    reader = RecordReader(shard.layout, change, columns, has_media=shard.has_media)
+    return read_records(shard.path, part, reader, shard.container)
+
+
 def examine_batch(
     records: Iterable[ReadRecord],
     shard: ShardContext,
@@ -260,11 +287,20 @@ def examine_batch(
             counter.compare(item, shard, record, only=only_compare)
 
     for record in records:
-        item = _begun(record, shard, record.locator.row + shift, counter)
+        at, talk = record.locator, record.conversation
+        item = ExaminedRecord(at.row + shift, *at, key=record.key)
         rows.append(item)
-        if item.waits:
+        if counter.encoder is not None and record.raw is not None:
+            with _errors_kept(item):
+                opened = opened_record(record, MediaOpener(shard.root))
+                item.measured = counter.encoder.measure(opened, talk)
+                item.conversation = talk and without_references(talk)
+            continue
+        item.conversation, item.error = talk, record.error
+        if talk is not None and any(is_remote(medium, shard.root) for medium in talk.media):
             waiting.append((item, record))
         else:
+            _look(item, shard)
             compare(item, record)
     if waiting:
         with warnings.catch_warnings():
@@ -276,38 +312,15 @@ def examine_batch(
     return rows
 
 
-def _begun(
-    record: ReadRecord, shard: ShardContext, sample_id: int, counter: RecordCounter
-) -> ExaminedRecord:
-    """Begin the row of a record, and look up the sizes of media that are not in an object store."""
-    item = ExaminedRecord(sample_id=sample_id, **record.locator._asdict(), key=record.key)
-    if counter.encoder is not None and record.raw is not None:
-        with _errors_kept(item):
-            opened = opened_record(record, MediaOpener(shard.root))
-            item.measured = counter.encoder.measure(opened, record.conversation)
-            if record.conversation is not None:
-                item.conversation = without_references(record.conversation)
-    elif record.error is not None:
-        item.error = record.error
-    else:
-        with _errors_kept(item):
-            item.conversation = talk = record.conversation
-            item.waits = talk is not None and any(is_remote(m, shard.root) for m in talk.media)
-            if not item.waits:
-                _look(item, shard)
-    return item
-
-
 def _look(item: ExaminedRecord, shard: ShardContext) -> None:
     """Find out the sizes of a record's media."""
-    item.waits = False
-    if item.conversation is None:
-        return
+    talk = item.conversation
     with _errors_kept(item):
-        item.infos = tuple(_info(medium, shard) for medium in item.conversation.media)
-        if any(not isinstance(medium.ref, str) for medium in item.conversation.media):
-            # Content of files: a batch must not hold that of all its records.
-            item.conversation = without_references(item.conversation)
+        if talk is not None and talk.media:
+            item.infos = tuple(_info(medium, shard) for medium in talk.media)
+            if any(not isinstance(medium.ref, str) for medium in talk.media):
+                # Content of files: a batch must not hold that of all its records.
+                item.conversation = without_references(talk)
 
 
 @contextlib.contextmanager
@@ -330,39 +343,35 @@ def _info(medium: Media, shard: ShardContext) -> MediaInfo | None:
     return None
 
 
-Counted = list[tuple[Counts, list[int]]]
-"""Counts, and the number of the record that each is of."""
+def count_rows(items: Sequence[ExaminedRecord], counter: RecordCounter) -> tuple[Counts, list[int]]:
+    """Count the records that were not built; an error of one costs no other record.
 
+    Returns:
+        Their counts, and the number of the record that each is of; records with errors are among
+        the counts or left out.
+    """
 
-def count_rows(parsed: Sequence[ExaminedRecord], counter: RecordCounter) -> Counted:
-    """Count the records that have no error; an error of one costs no other record."""
-    good = [number for number, item in enumerate(parsed) if item.error is None]
+    def rest() -> list[int]:
+        return [n for n, item in enumerate(items) if item.error is None and item.measured is None]
+
+    numbers = rest()
     try:
-        counted = _run(parsed, good, counter)
+        counts = counter.count([items[number] for number in numbers])
     except (LimitError, MemoryError, MismatchError):  # no record's error
         raise
     except Exception:
-        for number in good:
+        for item in [items[number] for number in numbers]:
             try:
-                _run(parsed, [number], counter)
-            except (LimitError, MemoryError):
+                counter.count([item])
+            except (LimitError, MemoryError, MismatchError):
                 raise
             except Exception as error:
-                text = f"{type(error).__name__}: {error}"
-                parsed[number].error = BadRecord("uncountable", text)
-        good = [number for number in good if parsed[number].error is None]
-        counted = _run(parsed, good, counter)
-    for counts, numbers in counted:
-        for at in np.flatnonzero(counts.length > _MAX_TOKENS).tolist():
-            text = f"{counts.length[at]} tokens, over {_MAX_TOKENS}"
-            counts.errors.setdefault(at, BadRecord("too_many_tokens", text))
-        for at, bad in counts.errors.items():
-            parsed[numbers[at]].error = bad
-    return counted
-
-
-def _run(
-    parsed: Sequence[ExaminedRecord], chosen: Sequence[int], counter: RecordCounter
-) -> Counted:
-    counted = counter.count([parsed[number] for number in chosen])
-    return [(counts, [chosen[at] for at in numbers]) for counts, numbers in counted]
+                item.error = BadRecord("uncountable", f"{type(error).__name__}: {error}")
+        numbers = rest()
+        counts = counter.count([items[number] for number in numbers])
+    for at in np.flatnonzero(counts.length > _MAX_TOKENS).tolist():
+        text = f"{counts.length[at]} tokens, over {_MAX_TOKENS}"
+        counts.errors.setdefault(at, BadRecord("too_many_tokens", text))
+    for at, bad in counts.errors.items():
+        items[numbers[at]].error = bad
+    return counts, numbers

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from packidx.digests import canonical_json, digest
-from packidx.estimate.compare import Compared
-from packidx.estimate.counter import CounterSettings, RecordCounter, ShardContext
-from packidx.estimate.parts import Part, SourceSums
+from packidx.estimate.counter import RecordCounter, ShardContext
+from packidx.estimate.parts import Part, Sums, numbers_of, stated_sums
 from packidx.format import schema
 from packidx.format.lengths import LengthsManifest, Source, fingerprint
 from packidx.format.manifest import (
     DEFAULT,
+    Compared,
     Encoder,
     Layout,
     Shard,
     Transform,
+    compared_of,
     decoded,
     sealed,
 )
@@ -56,23 +57,17 @@ class EstimateJob:
     """The records that are counted, and the way."""
 
     shards: tuple[JobShard, ...]
-    settings: CounterSettings
     counter: RecordCounter
-    """Of `settings`, in this process."""
+    """Of this process."""
     media_root: str | None
     remote_media: tuple[str, ...] = ()
     """URLs below which records may refer to objects of stores."""
-    backend: dict[str, Any] | None = field(default=None)
-    """The text backend that counts, and why; None where no text is tokenized."""
+    text_engine: Mapping[str, Any] | None = None
+    """The engine that tokenizes, and why; None where no text is tokenized."""
     compared: Compared | None = None
     """Of the processor with the real one; None where it renders no text."""
     is_random: bool = False
     """True if the transform makes different records of two copies of one."""
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of the table."""
-        return sum(shard.stated.rows for shard in self.shards)
 
     @property
     def layouts(self) -> dict[str, Layout]:
@@ -82,37 +77,37 @@ class EstimateJob:
     @property
     def options(self) -> dict[str, Any]:
         """The options, as they stand in the manifest."""
+        settings, files = self.counter.settings, self.counter.files
         options: dict[str, Any] = {
-            "processor": self.settings.processor,
+            "processor": settings.processor,
             "encode": None if self.counter.encoder is None else self.counter.encoder.name,
-            "labels": self.settings.labels,
+            "labels": settings.labels,
             "media_root": self.media_root,
             "remote_media": list(self.remote_media),
-            "seed": self.settings.seed,
+            "seed": settings.seed,
         }
-        files = self.counter.files
         if files is not None and files.overrides:
             options["processor_settings"] = files.overrides
-        if self.settings.trust_remote_code:
+        if settings.trust_remote_code:
             options["trust_remote_code"] = True
         return options
 
     @property
     def encoder(self) -> Encoder | None:
         """Return what builds the samples that were counted; None where nobody knows."""
+        settings, files = self.counter.settings, self.counter.files
         fingerprint = self.counter.fingerprint()
         if self.counter.encoder is not None:
             return Encoder(fingerprint=fingerprint, name=self.counter.encoder.name)
-        if fingerprint is None:
+        if files is None:
             return None
-        settings, files = self.settings, self.counter.files
-        assert files is not None  # whose fingerprint it is
         return Encoder(
             fingerprint=fingerprint,
             name=settings.processor,
             labels=settings.labels,
             settings=files.settings,
             overrides=files.overrides or None,
+            compared=self.compared,
             day=next((t.day for t in (files.template, files.tool_template) if t and t.day), None),
         )
 
@@ -126,15 +121,13 @@ class EstimateJob:
 def job_shards(
     files: Sequence[InputFile],
     scans: Sequence[ScannedShard],
-    settings: CounterSettings,
-    counter: RecordCounter,
+    has_processor: bool,
+    takes_media: bool,
     media_root: str | None,
     remote_media: tuple[str, ...],
 ) -> tuple[JobShard, ...]:
     """Return the shards of a job, and what the rows of each have in common."""
     names = short_names([file.path for file in files])
-    processor = counter.files
-    takes_media = processor is None or processor.image_settings is not None
     shards = []
     for number, (file, scan, name) in enumerate(zip(files, scans, names, strict=True)):
         stated = media_root or file.layout.media_root
@@ -145,7 +138,7 @@ def job_shards(
             file.path,
             file.source,
             MediaRoot(folder, stated is not None, remote_media),
-            settings.processor is not None,
+            has_processor,
             file.container,
             file.layout,
             takes_media and _MEDIA.isdisjoint(file.layout.ignore),
@@ -154,19 +147,15 @@ def job_shards(
     return tuple(shards)
 
 
-_VERDICTS = ("computed", "built")
-
-
 def _recipe(manifest: LengthsManifest) -> dict[str, Any]:
     """Return by name all that decides rows, except records and media."""
-    encoder = manifest.encoder
-    stated = (encoder and encoder.compared) or {}
+    encoder, compared = manifest.encoder, compared_of(manifest.encoder)
     return {
         **manifest.options,
         "encoder": encoder and replace(encoder, name=None, compared=None).to_json(),
         "transform": manifest.transform and replace(manifest.transform, is_random=False).to_json(),
         "text_engine": (manifest.text_engine or {}).get("name"),
-        "comparison": [stated.get("with"), *(sorted(stated.get(name, ())) for name in _VERDICTS)],
+        "comparison": compared and [compared.by, sorted(compared.computed), sorted(compared.built)],
         **manifest.software,
     }
 
@@ -197,12 +186,12 @@ class Task(NamedTuple):
 
 
 def list_tasks(job: EstimateJob) -> Iterator[Task]:
-    """Yield the tasks of a job, whose text backend and comparison are decided, in order."""
+    """Yield the tasks of a job, whose text engine and comparison are decided, in order."""
     recipe = _recipe(draft_manifest(job))
     if recipe["encoder"] is not None:
         del recipe["processor"]  # its fingerprint names it, however its folder is spelt
     versions = [schema.FORMAT_VERSION, str(schema.LENGTHS_WITH_SPANS)]
-    head = digest(canonical_json([recipe, job.counter.fingerprints(), versions]))
+    head = digest(canonical_json([recipe, job.counter.fingerprints, versions]))
     first_id = 0
     for context, stated, ranges in job.shards:
         root, layout = context.root, replace(context.layout, sample_ratio=DEFAULT.sample_ratio)
@@ -213,7 +202,7 @@ def list_tasks(job: EstimateJob) -> Iterator[Task]:
         shared = digest(canonical_json([head, places, layout.to_json(), content]))
         for part in ranges:
             drawn = None if job.transform is None else first_id  # it draws by sample ids
-            key = digest(canonical_json([shared, stored_range(part), part.torn, drawn]))
+            key = digest(canonical_json([shared, stored_range(part), part.torn, drawn]))[:32]
             yield Task(context, part, first_id, key)
             first_id += part.num_records
 
@@ -226,33 +215,33 @@ def make_manifest(job: EstimateJob, parts: Sequence[Part]) -> LengthsManifest:
 
 def draft_manifest(job: EstimateJob, parts: Sequence[Part] = ()) -> LengthsManifest:
     """Return the manifest of a table with these parts, without digests."""
-    totals = {name: SourceSums() for name in job.layouts}
+    totals: dict[str, Sums] = {name: Counter() for name in job.layouts}
+    total: Sums = Counter()
     for part in parts:
         for name, own in part.sources.items():
-            totals[name] = totals[name].plus(own)
-    total, encoder = functools.reduce(SourceSums.plus, totals.values()), job.encoder
+            totals[name].update(own)
+            total.update(own)
+    encoder = job.encoder
     if encoder is not None and job.compared is not None:
-        rare = {
-            kind: why for part in parts for task in part.tasks for kind, why in task.kinds.items()
-        }
-        num_built = sum(part.num_built for part in parts)
-        stated = job.compared.to_json() | ({"rare": dict(sorted(rare.items()))} if rare else {})
-        encoder = replace(
-            encoder, compared=stated | ({"num_built": num_built} if num_built else {})
-        )
+        tasks = [task for part in parts for task in part.tasks]
+        rare = {kind: why for task in tasks for kind, why in task.kinds.items()}
+        built = total["num_built", ""]
+        compared = replace(job.compared, rare=dict(sorted(rare.items())), num_built=built)
+        encoder = replace(encoder, compared=compared)
+    rejected = numbers_of(total, "rejected")
     columns: dict[str, dict[str, str]] = {name: {} for name in job.layouts}
     sources = (shard.stated.source for shard in job.shards for _ in shard.ranges)
     for name, task in zip(sources, (task for part in parts for task in part.tasks), strict=False):
         merge_columns(columns[name], task.columns)
     return LengthsManifest(
         fingerprint="",
-        num_samples=total.num_samples,
-        num_rejected=sum(total.rejected.values()),
+        num_samples=total["num_samples", ""],
+        num_rejected=sum(rejected.values()),
         encoder=encoder,
         options=job.options,
         transform=job.transform,
         shards=tuple(shard.stated for shard in job.shards),
-        text_engine=job.backend,
+        text_engine=job.text_engine,
         sources=tuple(
             Source(
                 name=name,
@@ -260,14 +249,13 @@ def draft_manifest(job: EstimateJob, parts: Sequence[Part] = ()) -> LengthsManif
                 remote_media=tuple(job.remote_media),
                 layout=None if layout == DEFAULT else layout,
                 columns=None if job.counter.encoder else dict(sorted(columns[name].items())),
-                **totals[name].to_json(),
+                **stated_sums(totals[name]),
             )
             for name, layout in job.layouts.items()
         ),
         files=tuple(part.file for part in parts),
-        keys=tuple(part.keys for part in parts),
-        methods=total.methods,
-        rejected=total.rejected,
-        num_media=sum(part.num_media for part in parts),
+        methods=numbers_of(total, "method"),
+        rejected=rejected,
+        num_media=total["num_media", ""],
         software=software(),
     )

@@ -1,9 +1,9 @@
-"""Parts: the Parquet files of a lengths table, named by what decides their rows.
+"""Parts: the Parquet files of a lengths table, whose rows are known by what decides them.
 
-`part-00000-KEY-DIGEST.parquet`: KEY is a digest of all that decides the rows (`tasks.plan_parts`),
-DIGEST one of the file. A killed run's part is reused if it has the name of a part that is to be
-made. A part's footer lists the tasks that its rows are of, and the manifest their keys: the rows of
-a task in an earlier table are reused by its key, wherever they stand.
+`part-00000-KEY-DIGEST.parquet`: KEY is a digest of the part's tasks, DIGEST one of the file. A
+part's footer lists the tasks that its rows are of, each with its key (`job.Task`). The rows of a
+task are reused by that key, wherever they stand: in a table that is there, or in what a killed run
+has left.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from packidx.digests import file_digest
+from packidx.digests import file_digest, known_digest
 from packidx.format import parquet, schema
 from packidx.format.lengths import PART_NAME
 from packidx.format.manifest import File
@@ -38,55 +38,61 @@ PASSING_REASONS = frozenset(  # another run may find media, or an encoder, repai
 """Why rows are rejected that may be usable in another run."""
 
 _TASKS = b"tasks"  # of a part's footer: its `TaskRows`, as JSON
-_SUMMED = ("source", "method", "reason", "detail", "length", "label_tokens", "media")
 BUILT = "built by the processor"
 """Note of a row that is not counted by rules."""
 
-
-class SourceSums(msgspec.Struct, frozen=True):
-    """Sums over one source's rows."""
-
-    num_samples: int = 0
-    """Rows, rejected ones too."""
-    num_tokens: int = 0
-    num_label_tokens: int = 0
-    """Of the usable rows that know theirs."""
-    num_unknown: int = 0
-    """Usable rows that do not know their label tokens."""
-    methods: dict[str, int] = {}
-    """Usable rows by the way in which they were counted."""
-    rejected: dict[str, int] = {}
-    """Rejected rows by reason."""
-
-    def plus(self, other: SourceSums) -> SourceSums:
-        """The rows of both."""
-        return SourceSums(
-            self.num_samples + other.num_samples,
-            self.num_tokens + other.num_tokens,
-            self.num_label_tokens + other.num_label_tokens,
-            self.num_unknown + other.num_unknown,
-            _added(self.methods, other.methods),
-            _added(self.rejected, other.rejected),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """The sums as a manifest's source has them."""
-        return {
-            "num_samples": self.num_samples,
-            "num_rejected": sum(self.rejected.values()),
-            "rejected": self.rejected,
-            "num_tokens": self.num_tokens,
-            "num_label_tokens": None if self.num_unknown else self.num_label_tokens,
-        }
+Sums = Counter[tuple[str, str]]
+"""Sums over rows by their name; rows by (``method`` or ``rejected``, method or reason)."""
 
 
-def _added(ones: Mapping[str, int], others: Mapping[str, int]) -> dict[str, int]:
-    return dict(sorted((Counter(ones) + Counter(others)).items()))
+def stated_sums(sums: Sums) -> dict[str, Any]:
+    """Return the sums over a source's rows as a manifest has them."""
+    rejected = numbers_of(sums, "rejected")
+    is_known = not sums["num_unknown", ""]
+    return {
+        "num_samples": sums["num_samples", ""],
+        "num_rejected": sum(rejected.values()),
+        "rejected": rejected,
+        "num_tokens": sums["num_tokens", ""],
+        "num_label_tokens": sums["num_label_tokens", ""] if is_known else None,
+        "num_media": sums["num_media", ""],
+    }
+
+
+def numbers_of(sums: Sums, what: str) -> dict[str, int]:
+    """Return rows by ``method`` or by the reason why they are ``rejected``."""
+    return {name: number for (of, name), number in sorted(sums.items()) if of == what}
+
+
+def _sums_by_source(table: pa.Table) -> dict[str, Sums]:
+    """Return the sums over a part's rows, by their source."""
+    keys, added = ["source", "method", "reason"], ["length", "label_tokens", "media", "built"]
+    more = {"media": pc.list_value_length(table["media"])}
+    more["built"] = pc.starts_with(table["detail"], BUILT).cast(pa.int64())
+    table = pa.table({name: table[name] for name in (*keys, *added[:2])} | more)
+    wanted = [*((name, "sum") for name in added), ("label_tokens", "count"), ([], "count_all")]
+    groups = table.group_by(keys).aggregate(wanted)
+    by_source: dict[str, Sums] = {}
+    for row in groups.to_pylist():
+        number, sums = row["count_all"], by_source.setdefault(row["source"], Counter())
+        sums["num_samples", ""] += number
+        if row["reason"] is not None:
+            sums["rejected", row["reason"]] += number
+            continue
+        sums["method", row["method"]] += number
+        sums["num_tokens", ""] += row["length_sum"]
+        sums["num_label_tokens", ""] += row["label_tokens_sum"] or 0
+        sums["num_unknown", ""] += number - row["label_tokens_count"]
+        sums["num_media", ""] += row["media_sum"] or 0
+        sums["num_built", ""] += row["built_sum"] or 0
+    return by_source
 
 
 class TaskRows(NamedTuple):
     """The rows of one task in a part."""
 
+    key: str
+    """Digest of all that decides them; empty if another run may mend some."""
     name: str
     """What keys of records without a name of their own begin with."""
     num_rows: int
@@ -100,16 +106,12 @@ class Part(NamedTuple):
     """A part that is made: its file, sums over its rows, and its tasks in order."""
 
     file: File
-    num_media: int
-    num_built: int
-    sources: dict[str, SourceSums]
+    sources: dict[str, Sums]
     tasks: list[TaskRows]
-    keys: tuple[str, ...]
-    """Digest of all that decides the rows of each task; empty if another run may mend some."""
 
 
 class OldRows(NamedTuple):
-    """The rows of one task in a part of the table that is there."""
+    """The rows of one task in a part that is there."""
 
     file: StoredFile
     first: int
@@ -117,12 +119,7 @@ class OldRows(NamedTuple):
     rows: TaskRows
 
 
-# -- written ---------------------------------------------------------------------------------------
-
-
-def write_part(
-    folder: str, name: str, table: pa.Table, tasks: list[TaskRows], keys: Sequence[str]
-) -> Part:
+def write_part(folder: str, name: str, table: pa.Table, tasks: Iterable[TaskRows]) -> Part:
     """Write a part.
 
     Args:
@@ -130,117 +127,59 @@ def write_part(
         name: its name up to the key.
         table: of schema `LENGTHS_WITH_SPANS`; a part without spans leaves their column out.
         tasks: of its rows, in order.
-        keys: of the tasks.
 
     Raises:
         OSError: it cannot be written.
     """
+    first, known = 0, []
+    for task in tasks:
+        reasons = pc.unique(table["reason"].slice(first, task.num_rows)).to_pylist()
+        known.append(task if PASSING_REASONS.isdisjoint(reasons) else task._replace(key=""))
+        first += task.num_rows
+    sources = _sums_by_source(table)
     if not pc.any(table["label_spans"].is_valid()).as_py():
         table = table.select(schema.LENGTHS.names)
     # Two processes may write the same part, as Ray repeats what seems to be lost.
     temporary = os.path.join(folder, f".{name}.{os.getpid()}-{secrets.token_hex(4)}")
     with files.naming(temporary), parquet.open_writer(temporary, table.schema) as writer:
         writer.write_table(table, row_group_size=ROW_GROUP)
-        writer.add_key_value_metadata({_TASKS: msgspec.json.encode(tasks)})
+        writer.add_key_value_metadata({_TASKS: msgspec.json.encode(known)})
     files.fsync_path(temporary)
     nbytes, sha256 = os.path.getsize(temporary), file_digest(temporary)
-    file = File(
-        path=f"{name}-{sha256[:16]}.parquet", rows=table.num_rows, bytes=nbytes, sha256=sha256
-    )
-    os.replace(temporary, os.path.join(folder, file.path))
+    path = f"{name}-{sha256[:16]}.parquet"
+    os.replace(temporary, os.path.join(folder, path))
     files.fsync_path(folder)
-    return _summed(file, table, tasks, keys)
+    file = File(path=path, rows=table.num_rows, bytes=nbytes, sha256=sha256)
+    return Part(file, sources, known)
 
 
-def _summed(file: File, table: pa.Table, tasks: list[TaskRows], keys: Sequence[str]) -> Part:
-    num_media = pc.sum(pc.list_value_length(table.column("media"))).as_py() or 0
-    num_built = pc.sum(pc.starts_with(table.column("detail"), BUILT)).as_py() or 0
-    first, known = 0, []
-    for task, key in zip(tasks, keys, strict=True):
-        why = pc.unique(table["reason"].slice(first, task.num_rows)).to_pylist()
-        known.append(key if PASSING_REASONS.isdisjoint(why) else "")
-        first += task.num_rows
-    return Part(file, num_media, num_built, _source_sums(table), tasks, tuple(known))
+def finished_parts(folder: str) -> list[StoredFile]:
+    """Return the undamaged parts that a killed run has left."""
+    matches = [match for name in os.listdir(folder) if (match := PART_NAME.fullmatch(name))]
+    parts = [(os.path.join(folder, match[0]), match["digest"]) for match in matches]
+    hashed = [(path, known_digest(path), digits) for path, digits in parts]
+    return [StoredFile(path, sha256=of) for path, of, digits in hashed if of.startswith(digits)]
 
 
-def _source_sums(table: pa.Table) -> dict[str, SourceSums]:
-    keys = ["source", "method", "reason"]
-    columns = table.select([*keys, "length", "label_tokens"])
-    labels = [("label_tokens", "sum"), ("label_tokens", "count")]
-    sums = [("length", "sum"), *labels, ([], "count_all")]
-    by_source: dict[str, SourceSums] = {}
-    for row in columns.group_by(keys).aggregate(sums).to_pylist():
-        number = row["count_all"]
-        if row["reason"] is None:
-            unknown = number - row["label_tokens_count"]
-            labels_of_row, methods = row["label_tokens_sum"] or 0, {row["method"]: number}
-            own = SourceSums(number, row["length_sum"], labels_of_row, unknown, methods)
-        else:
-            own = SourceSums(number, rejected={row["reason"]: number})
-        by_source[row["source"]] = by_source.get(row["source"], SourceSums()).plus(own)
-    return by_source
-
-
-# -- reused ----------------------------------------------------------------------------------------
-
-
-def finished_parts(folder: str) -> dict[str, StoredFile]:
-    """Return the undamaged parts of a killed run by their names up to the key."""
-    parts = {}
-    for name in os.listdir(folder):
-        if match := PART_NAME.fullmatch(name):
-            path = os.path.join(folder, name)
-            sha256 = file_digest(path)
-            if sha256.startswith(match["digest"]):
-                parts[stem(name)] = StoredFile(path, os.path.getsize(path), sha256)
-    return parts
-
-
-def stem(path: str) -> str:
-    """Return the name of a part's file up to the key."""
-    return path.rpartition("-")[0]
-
-
-def resumed_part(file: StoredFile, keys: Sequence[str]) -> Part:
-    """Return a part that a killed run has finished."""
-    with pq.ParquetFile(file.path, page_checksum_verification=True) as stored:
-        table, tasks = stored.read(columns=_SUMMED, use_threads=False), _tasks_of(stored)
-    assert file.nbytes is not None and file.sha256 is not None  # see `finished_parts`
-    name = os.path.basename(file.path)
-    made = File(path=name, rows=table.num_rows, bytes=file.nbytes, sha256=file.sha256)
-    return _summed(made, table, tasks, keys)
-
-
-def rows_in(files: Iterable[StoredFile], keys: Iterable[Sequence[str]]) -> dict[str, OldRows]:
+def rows_in(parts: Iterable[StoredFile]) -> dict[str, OldRows]:
     """Return the rows in parts by the keys of their tasks.
-
-    Args:
-        files: the parts.
-        keys: of the tasks of each part.
 
     Raises:
         FormatError: a part is damaged.
         OSError: a part cannot be read.
     """
     rows: dict[str, OldRows] = {}
-    for file, own in zip(files, keys, strict=False):
-        with pq.ParquetFile(local_copy(file)) as stored:
-            tasks, first = _tasks_of(stored), 0
-        for key, task in zip(own, tasks, strict=False):
-            if key:
-                rows[key] = OldRows(file, first, task)
+    for file in parts:
+        first, stated = 0, pq.read_metadata(local_copy(file)).metadata or {}
+        try:
+            tasks = msgspec.json.decode(stated.get(_TASKS, b"[]"), type=list[TaskRows])
+        except msgspec.MsgspecError:  # written by another version
+            continue
+        for task in tasks:
+            rows[task.key] = OldRows(file, first, task)
             first += task.num_rows
+    rows.pop("", None)
     return rows
-
-
-def _tasks_of(stored: pq.ParquetFile) -> list[TaskRows]:
-    """Return the tasks of a part; empty if its footer has none."""
-    stated = (stored.metadata.metadata or {}).get(_TASKS, b"[]")
-    try:
-        tasks = msgspec.json.decode(stated, type=list[TaskRows])
-    except msgspec.MsgspecError:
-        return []
-    return tasks if sum(task.num_rows for task in tasks) == stored.metadata.num_rows else []
 
 
 @lru_cache(maxsize=1)

@@ -49,9 +49,7 @@ def read_limit(given: str | float | None) -> Fraction | None:
     """
     if given is None:
         return None
-    from packidx.plan.options import (
-        read_number,  # the planner's libraries are slow to load
-    )
+    from packidx.plan.options import read_number  # the planner's libraries are slow to load
 
     text = str(given).strip()
     number = read_number(text.removesuffix("%"))
@@ -70,26 +68,22 @@ def over_limit(sources: Sequence[Source], limit: Fraction | None) -> list[Source
     Args:
         limit: None stands for `_MASS`, and passes sources with few rejected records.
     """
-    return [
-        source
-        for source in sources
-        if source["num_samples"]
-        and (
-            _share(source) > (_MASS if limit is None else limit)
-            and (limit is not None or _share(source) == 1 or source["num_rejected"] >= _FEW)
-        )
-    ]
+
+    def is_over(source: Source) -> bool:
+        share = _share(source)
+        if limit is not None:
+            return share > limit
+        return share == 1 or (share > _MASS and source["num_rejected"] >= _FEW)
+
+    return [source for source in sources if source["num_samples"] and is_over(source)]
 
 
 def check_rejected(sources: Sequence[Source], limit: Fraction | None, path: str) -> None:
-    """Nothing, where every source is within the limit.
+    """Raise a SourceError if a source is over the limit.
 
     Args:
         limit: as of `over_limit`.
         path: of what was written, for the error.
-
-    Raises:
-        SourceError: one is not.
     """
     over = over_limit(sources, limit)
     if not over:

@@ -5,25 +5,26 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections import Counter
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from packidx.errors import BadRecord, OptionError, SourceError
-from packidx.estimate.compare import Compared
 from packidx.estimate.counter import (
     ExaminedRecord,
     RecordCounter,
     ShardContext,
     examine_batch,
+    read_shard,
 )
 from packidx.estimate.job import JobShard
+from packidx.format.manifest import Compared
 from packidx.processor.text.gigatoken import LITTLE, NUM_TEXTS, choose_engine
 from packidx.records.containers.base import RecordRange
 from packidx.records.containers.registry import container
 from packidx.records.leftovers import NOT_USED
-from packidx.records.read import ReadRecord, RecordReader, read_records
+from packidx.records.read import ReadRecord
 from packidx.user_code import Transform
 
 _NUM_RANGES = 16
@@ -36,11 +37,11 @@ _NUM_FIRST = 1000
 class Survey(NamedTuple):
     """Decisions on a sample of the data."""
 
-    engine: dict[str, Any] | None
+    text_engine: dict[str, Any] | None = None
     """The manifest's record of the text engine; None without a tokenizer."""
-    compared: Compared | None
+    compared: Compared | None = None
     """Kinds that were compared with the real processor; None without a tokenizer."""
-    is_random: bool
+    is_random: bool = False
     """True if the transform makes different records of two copies of one."""
 
 
@@ -56,44 +57,49 @@ def survey(counter: RecordCounter, shards: Sequence[JobShard]) -> Survey:
     if counter.encoder is None:
         _refuse_leftovers(shards, counter.transform)
     text, comparer = counter.counter.text, counter.comparer
-    transform = None if counter.transform is None else _Twice(counter.transform)
-    if text is None or comparer is None:
-        for _, raws in _batches(shards, transform) if transform is not None else ():
-            for _ in raws:
-                pass
-        return Survey(None, None, transform is not None and transform.is_random)
+    twice = None if counter.transform is None else _Twice(counter.transform)
+    if comparer is None and twice is None:
+        return Survey()
     texts = []
-    for shard, raws in _batches(shards, transform):
-        items = examine_batch(raws, shard, 0, counter, only_compare=True)
-        texts += [part for item in items if (part := _text(counter, item))]
+    for shard, raws in _batches(shards, twice):
+        if comparer is None:
+            deque(raws, 0)
+        else:
+            items = examine_batch(raws, shard, 0, counter, only_compare=True)
+            texts += [part for item in items if (part := _text(counter, item))]
+    is_random = twice is not None and twice.is_random
+    if text is None or comparer is None:
+        return Survey(is_random=is_random)
     is_little = sum(each.stated.bytes for each in shards) < LITTLE
-    text.fast, record = choose_engine(text.tokenizer, [] if is_little else texts)
+    text.fast, engine = choose_engine(text.tokenizer, [] if is_little else texts)
     comparer.compared = comparer.close()
-    return Survey(record, comparer.compared, transform is not None and transform.is_random)
+    return Survey(engine, comparer.compared, is_random)
+
+
+def _by_source(shards: Sequence[JobShard]) -> dict[str, list[tuple[ShardContext, RecordRange]]]:
+    """Return the ranges of each source."""
+    places: dict[str, list[tuple[ShardContext, RecordRange]]] = {}
+    for shard in shards:
+        own = places.setdefault(shard.context.source, [])
+        own += [(shard.context, part) for part in shard.ranges]
+    return places
 
 
 def _refuse_leftovers(shards: Sequence[JobShard], transform: Transform | None) -> None:
     """Raise a SourceError that names the leftovers of all sources, in their first records."""
-    num_read: Counter[str] = Counter()
-    columns: dict[str, dict[str, str]] = {}
+    left: dict[str, list[str]] = {}
     change = None if transform is None else transform.apply
-    for shard, part in ((each.context, part) for each in shards for part in each.ranges):
-        room = _NUM_FIRST - num_read[shard.source]
-        uses = columns.setdefault(shard.source, {})
-        if room:
-            reader = RecordReader(shard.layout, change, uses, has_media=shard.has_media)
-            read = read_records(shard.path, part, reader, shard.container)
-            num_read[shard.source] += sum(1 for _ in itertools.islice(read, room))
-    left = {
-        source: names
-        for source, uses in columns.items()
-        if (names := sorted(name for name, use in uses.items() if use == NOT_USED))
-    }
+    for source, places in _by_source(shards).items():
+        uses = dict[str, str]()
+        read = (record for place in places for record in read_shard(*place, uses, change))
+        deque(itertools.islice(read, _NUM_FIRST), 0)
+        if names := sorted(name for name, use in uses.items() if use == NOT_USED):
+            left[source] = names
     if left:
-        places = "; ".join(f"{source}: {', '.join(names)}" for source, names in left.items())
+        stated = "; ".join(f"{source}: {', '.join(names)}" for source, names in left.items())
         ignored = ",".join(sorted({name for names in left.values() for name in names}))
         raise SourceError(
-            f"nothing reads these columns or keys ({places}): add --ignore {ignored} to leave them "
+            f"nothing reads these columns or keys ({stated}): add --ignore {ignored} to leave them "
             "out, or see docs/data.md for how to use them"
         )
 
@@ -122,8 +128,7 @@ def _batches(
     chosen = ranges[:: max(1, -(-len(ranges) // _NUM_RANGES))]
     change = None if transform is None else transform.apply
     for shard, part in chosen:
-        reader = RecordReader(shard.layout, change, has_media=shard.has_media)
-        read = read_records(shard.path, part, reader, shard.container)
+        read = read_shard(shard, part, change=change)
         yield shard, itertools.islice(read, -(-NUM_TEXTS // len(chosen)))
 
 
@@ -144,12 +149,8 @@ def refuse_absent_columns(shards: Sequence[JobShard]) -> None:
 
     Records from all over the source are looked at, all of them if they are few.
     """
-    by_source: dict[str, list[tuple[ShardContext, RecordRange]]] = {}
-    for shard in shards:
-        if shard.context.layout.columns:
-            own = by_source.setdefault(shard.context.source, [])
-            own += [(shard.context, part) for part in shard.ranges]
-    for name, places in by_source.items():
+    named = [shard for shard in shards if shard.context.layout.columns]
+    for name, places in _by_source(named).items():
         chosen = places[:: max(1, len(places) // _NUM_RANGES)]
         seen: set[str] = set()
         for context, part in chosen:

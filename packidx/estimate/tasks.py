@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import gc
 import itertools
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,45 +15,25 @@ import pyarrow.compute as pc
 
 from packidx.arrays import Int64s
 from packidx.digests import canonical_json, digest
-from packidx.errors import MismatchError, SourceError
-from packidx.estimate.compare import Compared
+from packidx.errors import SourceError
 from packidx.estimate.counter import (
     BATCH,
-    Counted,
-    CounterSettings,
     ExaminedRecord,
     RecordCounter,
     ShardContext,
     count_rows,
     examine_batch,
+    read_shard,
 )
 from packidx.estimate.job import EstimateJob, Task, list_tasks
-from packidx.estimate.parts import (
-    BUILT,
-    OldRows,
-    Part,
-    TaskRows,
-    read_part,
-    resumed_part,
-    write_part,
-)
-from packidx.estimate.user_encoder import counts_of
+from packidx.estimate.parts import BUILT, OldRows, Part, TaskRows, read_part, write_part
+from packidx.estimate.user_encoder import Measured
 from packidx.format import schema
 from packidx.format.parquet import as_arrow
 from packidx.format.schema import METHODS
-from packidx.io.copies import StoredFile
-from packidx.processor.assemble import ProcessorFiles
-from packidx.processor.counts import (
-    UNKNOWN,
-    Counts,
-    MediaColumns,
-    Spans,
-)
+from packidx.processor.counts import UNKNOWN, Counts, MediaColumns, Spans
 from packidx.processor.kinds import KINDS
-from packidx.processor.text.gigatoken import Gigatoken
 from packidx.records.containers.base import TASK_BYTES, TASK_RECORDS
-from packidx.records.media.opener import forget_media
-from packidx.records.read import RecordReader, read_records
 from packidx.run.workers import Progress, Workers
 
 _TABLES = 64
@@ -63,26 +42,14 @@ _TABLES = 64
 
 @dataclass(frozen=True, slots=True)
 class PartPlan:
-    """The work of making one part.
+    """The work of making one part."""
 
-    Attributes:
-        number: of the part.
-        tasks: what its rows are, in order.
-        key: digest of all that decides the rows.
-        finished: this part, of a killed run.
-        old: otherwise, the rows of each task in an earlier table; None if the task is counted.
-    """
-
-    number: int
+    name: str
+    """Name of the file up to its digest."""
     tasks: tuple[Task, ...]
-    key: str
-    finished: StoredFile | None = None
-    old: tuple[OldRows | None, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """Name of the file up to the key."""
-        return f"part-{self.number:05d}-{self.key}"
+    """What its rows are, in order."""
+    old: tuple[OldRows | None, ...]
+    """Rows of each task that are there; None if the task is counted."""
 
     @property
     def num_records(self) -> int:
@@ -91,37 +58,33 @@ class PartPlan:
     @property
     def counted(self) -> list[Task]:
         """The tasks of which no rows are reused."""
-        if self.finished is not None:
-            return []
         return [task for task, old in zip(self.tasks, self.old, strict=True) if old is None]
 
 
-def plan_parts(job: EstimateJob) -> list[PartPlan]:
-    """Return at least one part: tasks in order, small ones together until about `TASK_BYTES`."""
-    plans: list[PartPlan] = []
-    tasks: list[Task] = []
-    nbytes, num_records = 0, 0
+def plan_parts(job: EstimateJob, rows: Mapping[str, OldRows]) -> list[PartPlan]:
+    """Return at least one part: tasks in order, small ones together until about `TASK_BYTES`.
 
-    def close() -> None:
-        nonlocal tasks, nbytes, num_records
-        parts = [
+    Args:
+        rows: that are there, by the keys of their tasks.
+    """
+    groups: list[list[Task]] = [[]]
+    nbytes, num_records = 0, 0
+    for task in list_tasks(job):
+        nbytes += task.range.nbytes
+        num_records += task.range.num_records
+        is_full = nbytes > TASK_BYTES * 3 // 2 or num_records > TASK_RECORDS * 3 // 2
+        if groups[-1] and is_full:
+            groups.append([])
+            nbytes, num_records = task.range.nbytes, task.range.num_records
+        groups[-1].append(task)
+    plans = []
+    for number, tasks in enumerate(groups):
+        stated = [
             [task.key, task.shard.number, task.shard.source, task.shard.name, task.first_id]
             for task in tasks
         ]
-        key = digest(canonical_json(parts))[:16]
-        plans.append(PartPlan(len(plans), tuple(tasks), key, old=(None,) * len(tasks)))
-        tasks, nbytes, num_records = [], 0, 0
-
-    for task in list_tasks(job):
-        part = task.range
-        is_full = nbytes + part.nbytes > TASK_BYTES * 3 // 2
-        if tasks and (is_full or num_records + part.num_records > TASK_RECORDS * 3 // 2):
-            close()
-        tasks.append(task)
-        nbytes += part.nbytes
-        num_records += part.num_records
-    if tasks or not plans:
-        close()
+        name = f"part-{number:05d}-{digest(canonical_json(stated))[:16]}"
+        plans.append(PartPlan(name, tuple(tasks), tuple(rows.get(task.key) for task in tasks)))
     return plans
 
 
@@ -147,55 +110,36 @@ def make_parts(
         done += records
         progress("count", done, total)
 
-    if workers.takes(sum(bool(plan.counted) for plan in plans)):
-        counter, text, comparer = job.counter, job.counter.counter.text, job.counter.comparer
-        is_fast = text is not None and text.fast is not None
-        compared = None if comparer is None else comparer.compared
-        known = counter.settings, counter.files, compared, is_fast, counter.loaded
-        setup = functools.partial(_start_counter, *known)
-        for part in workers.map(functools.partial(_make_there, folder=folder), plans, setup):
-            parts.append(part)
+    # Processes that only copy would take longer to start.
+    if is_here := not workers.takes(sum(bool(plan.counted) for plan in plans)):
+        workers, job.counter.advance = Workers(1), advance
+    call, setup = functools.partial(make_part, folder=folder), job.counter.in_workers()
+    for part in workers.map(call, plans, setup, here=lambda: job.counter):
+        parts.append(part)
+        if not is_here:
             advance(part.file.rows)
-    else:  # processes that only copy would take longer to start
-        for plan in plans:
-            parts.append(make_part(plan, job.counter, folder, advance))
     return parts
 
 
-def _make_there(plan: PartPlan, counter: RecordCounter, folder: str) -> Part:
-    return make_part(plan, counter, folder, lambda records: None)
-
-
-def make_part(
-    plan: PartPlan, counter: RecordCounter, folder: str, progress: Callable[[int], None]
-) -> Part:
+def make_part(plan: PartPlan, counter: RecordCounter, folder: str) -> Part:
     """Count the records of a part, or reuse their rows, and write its file.
 
     Raises:
         SourceError: a shard cannot be read or is no longer what was scanned.
         OSError: the part cannot be written.
     """
-    keys = [task.key for task in plan.tasks]
-    if plan.finished is not None:
-        progress(plan.num_records)
-        return resumed_part(plan.finished, keys)
     tables, known = [schema.LENGTHS_WITH_SPANS.empty_table()], []
     for task, old in zip(plan.tasks, plan.old, strict=True):
         if old is None:
-            columns = dict[str, str]()
-            if counter.comparer is not None:
-                counter.comparer.begin_task()
-            tables.append(_count(task, counter, columns, progress))
-            kinds = {} if counter.comparer is None else dict(counter.comparer.kinds)
+            rows, columns, kinds = _count(task, counter)
         else:
-            columns, kinds = old.rows.columns, old.rows.kinds
-            tables.append(_reused(task, old))
-            progress(task.range.num_records)
+            rows, columns, kinds = _reused(task, old), old.rows.columns, old.rows.kinds
+            counter.advance(task.range.num_records)
+        tables.append(rows)
         if len(tables) > _TABLES:
             tables = [pa.concat_tables(tables).combine_chunks()]
-        known.append(TaskRows(task.shard.name, task.range.num_records, columns, kinds))
-    rows = pa.concat_tables(tables).combine_chunks()
-    return write_part(folder, plan.name, rows, known, keys)
+        known.append(TaskRows(task.key, task.shard.name, rows.num_rows, columns, kinds))
+    return write_part(folder, plan.name, pa.concat_tables(tables).combine_chunks(), known)
 
 
 def _reused(task: Task, old: OldRows) -> pa.Table:
@@ -224,133 +168,69 @@ def _reused(task: Task, old: OldRows) -> pa.Table:
 
 
 def _count(
-    task: Task, counter: RecordCounter, columns: dict[str, str], progress: Callable[[int], None]
-) -> pa.Table:
+    task: Task, counter: RecordCounter
+) -> tuple[pa.Table, dict[str, str], dict[str, str | None]]:
     """Count the records of a task.
 
-    Args:
-        columns: gets the use of each column, unless the user's own encoder reads the records.
+    Returns:
+        Its rows; the use of each column, unless the user's own encoder reads the records; the kinds
+        of records that were compared.
 
     Raises:
         SourceError: the shard cannot be read, or is no longer what was scanned.
     """
     tables, shard, part = [schema.LENGTHS_WITH_SPANS.empty_table()], task.shard, task.range
-    shift, transform = task.first_id - part.first_row, counter.transform
+    shift, transform, comparer = task.first_id - part.first_row, counter.transform, counter.comparer
     change = None if transform is None else lambda record, row: transform.apply(record, row + shift)
-    told = None if counter.encoder is not None else columns
-    reader = RecordReader(shard.layout, change, told, has_media=shard.has_media)
-    read = read_records(shard.path, part, reader, shard.container)
+    columns = dict[str, str]()
+    used = None if counter.encoder is not None else columns
+    read = read_shard(shard, part, used, change)
+    if comparer is not None:
+        comparer.kinds = {}
     while rows := examine_batch(itertools.islice(read, BATCH), shard, shift, counter):
         tables.append(_table(shard, rows, counter))
-        progress(len(rows))
+        counter.advance(len(rows))
     counted = pa.concat_tables(tables)
     if counted.num_rows != part.num_records:
         raise SourceError(
             f"{shard.path} changed while it was counted: {part.num_records} records before and "
             f"{counted.num_rows} now between bytes {part.start} and {part.end}; start again"
         )
-    return counted
-
-
-def _start_counter(
-    settings: CounterSettings,
-    files: ProcessorFiles | None,
-    compared: Compared | None,
-    is_fast: bool,
-    loaded: tuple[str | None, ...],
-) -> RecordCounter:
-    """Return the counter of a worker process.
-
-    Args:
-        is_fast: gigatoken tokenizes.
-        loaded: fingerprints of the encoder and the transform that the parent has.
-
-    Raises:
-        MismatchError: this process loads another encoder or transform.
-    """
-    # The processes are the parallelism, also of what a user's encoder imports.
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):
-        os.environ.setdefault(name, "1")
-    gc.set_threshold(100_000, 50, 100)  # records are many small objects, and hold no cycles
-    forget_media()  # a process of the user's own session may have seen the media before
-    fast = None
-    if is_fast and files is not None and files.tokenizer is not None:
-        fast = Gigatoken(files.tokenizer)
-    counter = RecordCounter(settings, files, compared, fast)
-    if counter.loaded != loaded:
-        raise MismatchError(
-            "the encoder or the transform changed while it was loaded: a worker has "
-            f"{counter.loaded}, the parent {loaded}. Start again."
-        )
-    return counter
+    return counted, columns, {} if comparer is None else comparer.kinds
 
 
 def _table(shard: ShardContext, rows: Sequence[ExaminedRecord], counter: RecordCounter) -> pa.Table:
-    counted = count_rows(rows, counter)
     num = len(rows)
-    names = [f"{shard.name}#{item.row}" if item.key is None else item.key for item in rows]
+    counts, numbers = count_rows(rows, counter)
+    measured = {n: item.measured for n, item in enumerate(rows) if item.measured}
+    counted = count_columns(counts, numbers, num, measured)
+    errors = [item.error for item in rows]
+    talks = [None if item.error else item.conversation for item in rows]
+    kinds = [None if talk is None else [medium.kind for medium in talk.media] for talk in talks]
     columns: dict[str, Any] = {
+        **{name: counted[name] for name in counted.column_names},
         "sample_id": [item.sample_id for item in rows],
-        "source": pa.repeat(shard.source, num),
-        "key": names,
-        "shard": pa.repeat(shard.number, num),
+        "source": [shard.source] * num,
+        "key": [f"{shard.name}#{item.row}" if item.key is None else item.key for item in rows],
+        "shard": [shard.number] * num,
         "row": [item.row for item in rows],
         "offset": [item.offset for item in rows],
         "nbytes": [item.nbytes for item in rows],
-    }
-    columns.update(_content_columns(rows))
-    columns.update(_merged([count_columns(*each, num) for each in counted], counted, num))
-    if any(item.measured is not None and item.measured.kinds is None for item in rows):
-        # Only the user's encoder knows what these records hold.
-        known = [item.measured is not None and item.measured.kinds is not None for item in rows]
-        nothing = pa.scalar(None, columns["media"].type)
-        columns["media"] = pc.if_else(pa.array(known), columns["media"], nothing)
-    columns.update(_status_columns(rows, counter))
-    arrays = [_array(columns[field.name], field.type) for field in schema.LENGTHS_WITH_SPANS]
-    return pa.Table.from_arrays(arrays, schema=schema.LENGTHS_WITH_SPANS)
-
-
-def _merged(
-    parts: Sequence[dict[str, pa.Array]], counted: Counted, num: int
-) -> dict[str, pa.Array]:
-    """Return the columns of a batch whose records were counted in up to two ways."""
-    if not parts:
-        return count_columns(counts_of([]), [], num)
-    columns = parts[-1]
-    for own, (_, numbers) in zip(parts[:-1], counted[:-1], strict=True):
-        is_own = np.zeros(num, bool)
-        is_own[numbers] = True
-        mask = pa.array(is_own)
-        columns = {name: pc.if_else(mask, own[name], columns[name]) for name in columns}
-    return columns
-
-
-def _array(values: Any, kind: pa.DataType) -> pa.Array:
-    return values.cast(kind) if isinstance(values, pa.Array) else pa.array(values, kind)
-
-
-def _content_columns(parsed: Sequence[ExaminedRecord]) -> dict[str, list[int | None]]:
-    known = [None if item.error else item.conversation for item in parsed]
-    media = [None if c is None else [medium.kind for medium in c.media] for c in known]
-    return {
-        "num_turns": [None if c is None else len(c.turns) for c in known],
-        "num_images": [None if kinds is None else kinds.count("image") for kinds in media],
-        "num_videos": [None if kinds is None else kinds.count("video") for kinds in media],
-    }
-
-
-def _status_columns(
-    parsed: Sequence[ExaminedRecord], counter: RecordCounter
-) -> dict[str, list[Any]]:
-    errors = [item.error for item in parsed]
-    return {
+        "num_turns": [talk and len(talk.turns) for talk in talks],
+        "num_images": [None if of is None else of.count("image") for of in kinds],
+        "num_videos": [None if of is None else of.count("video") for of in kinds],
         "status": ["rejected" if error else "ok" for error in errors],
-        "reason": [error.reason if error else None for error in errors],
+        "reason": [error and error.reason for error in errors],
         "detail": [
-            _printable(item.error.detail) if item.error else _note(item, counter) for item in parsed
+            _printable(item.error.detail) if item.error else _note(item, counter) for item in rows
         ],
     }
+    arrays = [
+        values if isinstance(values, pa.ChunkedArray) else pa.array(values, field.type)
+        for field in schema.LENGTHS_WITH_SPANS
+        for values in [columns[field.name]]
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema.LENGTHS_WITH_SPANS)
 
 
 def _note(item: ExaminedRecord, counter: RecordCounter) -> str | None:
@@ -372,32 +252,43 @@ def _printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def count_columns(counts: Counts, numbers: Sequence[int], num_rows: int) -> dict[str, pa.Array]:
-    """Return the counted columns of a table.
+def count_columns(
+    counts: Counts,
+    numbers: Sequence[int],
+    num_rows: int,
+    measured: Mapping[int, Measured] = MappingProxyType({}),
+) -> pa.Table:
+    """Return the counted columns of a table; rows without a count, or with an error, are null.
 
     Args:
-        counts: of some of the table's rows.
-        numbers: the row that each count is of, ascending.
-        num_rows: rows of the table; rows without a count, or with an error, become null.
+        counts: of some rows.
+        numbers: the row that each of `counts` is of.
+        num_rows: rows of the table.
+        measured: counts of other rows.
     """
-    rows = np.array(numbers, np.int64)
-    good = np.array([number not in counts.errors for number in range(len(rows))], bool)
+    good = [at for at in range(len(numbers)) if at not in counts.errors]
+    table = _columns(counts).take(pa.array(good, pa.int64())).cast(schema.COUNTED)
+    if measured:
+        more = pa.Table.from_pylist([*measured.values()], schema=schema.COUNTED)
+        table = pa.concat_tables([table, more])
     taken = np.full(num_rows, -1, np.int64)
-    taken[rows[good]] = np.flatnonzero(good)
-    index = pa.array(taken, mask=taken < 0)
-    columns = {
-        name: _known(getattr(counts, name)).take(index)
-        for name in ("text_tokens", "image_tokens", "video_tokens", "audio_tokens")
-        + ("length", "label_tokens", "vision_patches", "vision_cost")
-    }
+    taken[[numbers[at] for at in good] + [*measured]] = np.arange(table.num_rows)
+    table = table.take(pa.array(taken, mask=taken < 0))
+    at = table.schema.get_field_index("length")
+    return table.set_column(at, schema.COUNTED.field("length"), table["length"].fill_null(0))
+
+
+def _columns(counts: Counts) -> pa.Table:
+    """Return counts as columns; numbers that fit no column are of samples with errors."""
     method = pa.array(counts.method, mask=counts.method < 0)
-    methods = pa.DictionaryArray.from_arrays(method, pa.array(METHODS))
-    return columns | {
-        "length": columns["length"].fill_null(0),
-        "media": _media(counts.media).take(index),
-        "label_spans": _label_spans(counts.spans, len(rows)).take(index),
-        "method": methods.cast(pa.string()).take(index),
+    columns = {
+        "media": _media(counts.media),
+        "label_spans": _label_spans(counts.spans, len(counts.length)),
+        "method": pa.DictionaryArray.from_arrays(method, pa.array(METHODS)).cast(pa.string()),
     }
+    names = schema.COUNTED.names
+    known = {name: _known(getattr(counts, name)) for name in names if name not in columns}
+    return pa.table(known | columns).select(names)
 
 
 def _known(values: Int64s) -> pa.Array:
@@ -419,7 +310,7 @@ def _media(media: MediaColumns) -> pa.Array:
     values = grid | {name: _known(getattr(media, name)) for name in ("tokens", "patches", "at")}
     values["kind"] = kinds.cast(pa.string())
     fields = list(schema.MEDIA.value_type)
-    # What does not fit is of samples with too many tokens, which become null.
+    # What does not fit is of samples with too many tokens, which are left out.
     arrays = [values[field.name].cast(field.type, safe=False) for field in fields]
     structs = pa.StructArray.from_arrays(arrays, fields=fields)
     return _lists(media.offsets[1:], structs, schema.MEDIA)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,14 +12,7 @@ import numpy as np
 from packidx.arrays import Int64s
 from packidx.errors import BadRecord, OptionError, PackidxError
 from packidx.io.files import refuse_open_files
-from packidx.processor.counts import (
-    EXACT,
-    UNKNOWN,
-    Counts,
-    MediaColumns,
-    Spans,
-    has_spans,
-)
+from packidx.processor.counts import Spans
 from packidx.processor.kinds import KINDS
 from packidx.records.conversation import Conversation
 from packidx.user_code import fingerprint_of, load_named, name_of
@@ -32,22 +24,8 @@ _MAX_TOKENS = 2**31 - 1  # the columns are int32
 _TYPES = {1: "image", 2: "video", 3: "audio"}  # values of transformers' mm_token_type_ids
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """An encoder's sample in numbers, `UNKNOWN` where it says nothing."""
-
-    length: int
-    label_tokens: int = UNKNOWN
-    kinds: tuple[int, ...] | None = None
-    """Number in `KINDS` of each medium, in order of appearance; None where nobody says."""
-    of_kind: tuple[int, ...] | None = None
-    """Tokens of each kind in `KINDS`; None where nobody says which tokens are media."""
-    tokens: tuple[int, ...] = ()
-    at: tuple[int, ...] = ()
-    grids: tuple[tuple[int, int, int], ...] = ()
-    spans: tuple[tuple[int, int], ...] = ()
-    """First label token and the one after the last of each run of them; empty too where nobody
-    says."""
+Measured = dict[str, Any]
+"""Counted columns of one row (`packidx.format.schema.COUNTED`); null where nothing is known."""
 
 
 class UserEncoder:
@@ -76,7 +54,7 @@ class UserEncoder:
         return fingerprint_of(self._encode)
 
     def measure(self, record: dict[str, Any], conversation: Conversation | None) -> Measured:
-        """The sample that `record` becomes.
+        """Count the sample that `record` becomes.
 
         Args:
             record: as the reader hands it over, media opened.
@@ -87,11 +65,11 @@ class UserEncoder:
         """
         kinds = None
         if conversation is not None:
-            kinds = tuple(KINDS.index(medium.kind) for medium in conversation.media)
+            kinds = [medium.kind for medium in conversation.media]
         count = getattr(self._encode, "count", None)
         try:
             if callable(count):
-                return Measured(_natural(count(record)), kinds=kinds)
+                return {"length": _natural(count(record)), **_media_columns(kinds)}
             encoded = self._encode(record)
         except (PackidxError, MemoryError):  # memory that ran out is not a record's error
             raise
@@ -114,31 +92,66 @@ def _natural(value: Any) -> int:
     return number
 
 
-def measure_sample(encoded: Mapping[str, Any], kinds: tuple[int, ...] | None) -> Measured:
-    """Shapes as the reader takes them: ``[T]`` or ``[1, T]``; labels default to the ids."""
+def measure_sample(encoded: Mapping[str, Any], kinds: list[str] | None) -> Measured:
+    """Count a sample that was built.
+
+    Args:
+        encoded: shapes as the reader takes them, ``[T]`` or ``[1, T]``; labels default to the ids.
+        kinds: of its media, in order of appearance; None if they are not known.
+
+    Raises:
+        BadRecord: ``encode_failed``; ``too_many_tokens``.
+    """
     ids = _vector("input_ids", encoded["input_ids"], None)
+    if len(ids) > _MAX_TOKENS:
+        raise BadRecord("too_many_tokens", f"{len(ids)} tokens, over {_MAX_TOKENS}")
     given = encoded.get("labels")
     labels = ids if given is None else _vector("labels", given, len(ids))
     is_trained = labels != _IGNORED
     is_trained[:1] = False  # nothing predicts the first token
-    trained = int(is_trained.sum())
-    runs = Spans.of(is_trained, np.zeros_like(ids))
-    label_spans = tuple(zip(runs.start.tolist(), runs.stop.tolist(), strict=True))
+    row: Measured = {"length": len(ids), "label_tokens": int(is_trained.sum())}
+    if 0 < row["label_tokens"] < len(ids) - 1:
+        _, starts, stops = Spans.of(is_trained, np.zeros_like(ids))
+        ends = zip(starts.tolist(), stops.tolist(), strict=True)
+        row["label_spans"] = [{"start": start, "stop": stop} for start, stop in ends]
     kinds, grids = _grids(encoded, kinds)
     types = encoded.get("mm_token_type_ids")
     if kinds is None and _holds_tokens_alone(encoded, len(ids)):
-        kinds = None if types is not None and np.any(np.asarray(types)) else ()
-    if types is None:
-        of_kind = None if kinds is None or kinds else (0,) * len(KINDS)
-        return Measured(len(ids), trained, kinds, of_kind, grids=grids, spans=label_spans)
-    spans = _spans(_vector("mm_token_type_ids", types, len(ids)))
-    sums = [sum(size for kind, _, size in spans if kind == number) for number in range(len(KINDS))]
-    at: tuple[int, ...] = ()
-    tokens: tuple[int, ...] = ()
-    if tuple(kind for kind, _, _ in spans) == kinds:  # one run of tokens per medium
-        at = tuple(first for _, first, _ in spans)
-        tokens = tuple(size for _, _, size in spans)
-    return Measured(len(ids), trained, kinds, tuple(sums), tokens, at, grids, label_spans)
+        kinds = None if types is not None and np.any(np.asarray(types)) else []
+    spans = [] if types is None else _spans(_vector("mm_token_type_ids", types, len(ids)))
+    if types is not None or kinds == []:
+        sums = {kind: sum(size for of, _, size in spans if of == kind) for kind in KINDS}
+        row |= {f"{kind}_tokens": number for kind, number in sums.items()}
+        row["text_tokens"] = len(ids) - sum(sums.values())
+    return row | _media_columns(kinds, grids, spans)
+
+
+def _media_columns(
+    kinds: list[str] | None,
+    grids: Sequence[tuple[int, int, int]] = (),
+    spans: Sequence[tuple[str, int, int]] = (),
+) -> Measured:
+    """Return the columns of a sample's media.
+
+    Args:
+        grids: (t, h, w) of each medium, or none.
+        spans: as of `_spans`.
+    """
+    if kinds is None:
+        return {"method": "exact"}
+    media: list[dict[str, Any]] = [{"kind": kind} for kind in kinds]
+    for medium, (t, h, w) in zip(media, grids, strict=False):
+        medium.update(t=t, h=h, w=w, patches=t * h * w)
+    if [kind for kind, _, _ in spans] == kinds:  # one run of tokens per medium
+        for medium, (_, first, size) in zip(media, spans, strict=True):
+            medium.update(at=first, tokens=size)
+    known = grids if len(grids) == len(kinds) else None
+    return {
+        "method": "exact",
+        "media": media,
+        "vision_patches": None if known is None else sum(t * h * w for t, h, w in known),
+        "vision_cost": None if known is None else sum(t * (h * w) ** 2 for t, h, w in known),
+    }
 
 
 def _holds_tokens_alone(encoded: Mapping[str, Any], length: int) -> bool:
@@ -170,84 +183,31 @@ def _vector(name: str, value: Any, length: int | None) -> Int64s:
     return vector.astype(np.int64)
 
 
-def _spans(types: Int64s) -> list[tuple[int, int, int]]:
-    """(number in `KINDS`, first token, tokens) of each run of media tokens."""
+def _spans(types: Int64s) -> list[tuple[str, int, int]]:
+    """(kind, first token, tokens) of each run of media tokens."""
     edges = np.flatnonzero(np.diff(types, prepend=0, append=0)).tolist()
     runs = [(_TYPES.get(int(types[first])), first, end) for first, end in itertools.pairwise(edges)]
-    return [(KINDS.index(kind), first, end - first) for kind, first, end in runs if kind]
+    return [(kind, first, end - first) for kind, first, end in runs if kind]
 
 
 def _grids(
-    encoded: Mapping[str, Any], kinds: tuple[int, ...] | None
-) -> tuple[tuple[int, ...] | None, tuple[tuple[int, int, int], ...]]:
+    encoded: Mapping[str, Any], kinds: list[str] | None
+) -> tuple[list[str] | None, list[tuple[int, int, int]]]:
     """The kinds, known from grids of one kind too, and each medium's (t, h, w), all or none."""
-    rows: dict[int, list[Any]] = {}
-    for number, kind in enumerate(KINDS):
+    rows: dict[str, list[tuple[int, int, int]]] = {}
+    for kind in KINDS:
         value = encoded.get(f"{kind}_grid_thw")
         if value is not None:
             grid = np.asarray(value)
             if grid.ndim != 2 or grid.shape[1] != 3:
                 text = f"it returned {kind}_grid_thw of shape {list(grid.shape)}, not [media, 3]"
                 raise BadRecord("encode_failed", text)
-            rows[number] = grid.tolist()
+            rows[kind] = [(int(t), int(h), int(w)) for t, h, w in grid.tolist()]
     if kinds is None:
         if len(rows) != 1:
-            return None, ()
-        kinds = tuple(kind for kind, own in rows.items() for _ in own)
+            return None, []
+        kinds = [kind for kind, own in rows.items() for _ in own]
     if any(len(rows.get(kind, ())) != kinds.count(kind) for kind in set(kinds)):
-        return kinds, ()
+        return kinds, []
     following = {kind: iter(own) for kind, own in rows.items()}
-    grids = [next(following[kind]) for kind in kinds]
-    return kinds, tuple((int(t), int(h), int(w)) for t, h, w in grids)
-
-
-def counts_of(measured: Sequence[Measured]) -> Counts:
-    """The columns of n samples that were measured."""
-    media = _media_columns(measured)
-    offsets = media.offsets
-    sums = np.array([sample.of_kind or (UNKNOWN,) * len(KINDS) for sample in measured], np.int64)
-    sums = sums.reshape(-1, len(KINDS))
-    length = np.array([sample.length for sample in measured], np.int64)
-    known = sums[:, 0] != UNKNOWN
-    given = [
-        sample.kinds is not None and len(sample.grids) == len(sample.kinds) for sample in measured
-    ]
-    has_grids = np.array(given, bool)
-    label_tokens = np.array([sample.label_tokens for sample in measured], np.int64)
-    told = has_spans(length, label_tokens)
-    spans = [(n, *span) for n in np.flatnonzero(told).tolist() for span in measured[n].spans]
-    return Counts(
-        text_tokens=np.where(known, length - sums.sum(axis=1), UNKNOWN),
-        image_tokens=sums[:, 0],
-        video_tokens=sums[:, 1],
-        audio_tokens=sums[:, 2],
-        length=length,
-        label_tokens=label_tokens,
-        vision_patches=np.where(has_grids, _sums(media.patches, offsets), UNKNOWN),
-        vision_cost=np.where(has_grids, _sums(media.cost, offsets), UNKNOWN),
-        method=np.full(len(measured), EXACT, np.int64),
-        media=media,
-        errors={},
-        spans=Spans(*np.array(spans, np.int64).reshape(-1, 3).T),
-    )
-
-
-def _media_columns(measured: Sequence[Measured]) -> MediaColumns:
-    columns = MediaColumns.unknown([len(sample.kinds or ()) for sample in measured])
-    columns.kind[:] = [kind for sample in measured for kind in sample.kinds or ()]
-    columns.method[:] = EXACT
-    for sample, first, end in zip(measured, columns.offsets[:-1], columns.offsets[1:], strict=True):
-        if sample.tokens:
-            columns.tokens[first:end] = sample.tokens
-            columns.at[first:end] = sample.at
-        if sample.grids and first < end:
-            grid = np.array(sample.grids, np.int64)
-            columns.grid[first:end] = grid
-            columns.patches[first:end] = grid.prod(axis=1)
-            columns.cost[first:end] = grid[:, 0] * (grid[:, 1] * grid[:, 2]) ** 2
-    return columns
-
-
-def _sums(values: Int64s, offsets: Int64s) -> Int64s:
-    total = np.concatenate([[0], np.cumsum(values)])
-    return np.diff(total[offsets])
+    return kinds, [next(following[kind]) for kind in kinds]

@@ -38,6 +38,7 @@ class Source(SourceData, frozen=True, kw_only=True):
     rejected: Mapping[str, Count] | None = None
     num_tokens: Count
     num_label_tokens: Count | None = written(None)
+    num_media: Count | None = None
 
 
 class LengthsManifest(Manifest, frozen=True, kw_only=True):
@@ -56,8 +57,6 @@ class LengthsManifest(Manifest, frozen=True, kw_only=True):
     text_engine: Mapping[str, Any] | None = written(None)
     sources: tuple[Source, ...]
     files: tuple[File, ...]
-    keys: tuple[tuple[str, ...], ...] | None = None
-    """Of each file, a digest for each range in it: all that decides its rows."""
     methods: Mapping[str, Count]
     rejected: Mapping[str, Count]
     num_media: Count

@@ -35,15 +35,8 @@ class JsonObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def to_json(self) -> dict[str, Any]:
         """The object for `json`."""
-        members: dict[str, Any] = _plain(msgspec.to_builtins(self))
+        members: dict[str, Any] = json.loads(json.dumps(msgspec.to_builtins(self)))
         return members
-
-
-def _plain(value: Any) -> Any:
-    """`value` with lists for tuples, as `json` reads them."""
-    if isinstance(value, dict):
-        return {name: _plain(member) for name, member in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
 
 
 K = TypeVar("K", bound=JsonObject)
@@ -213,6 +206,23 @@ class SourceData(JsonObject, frozen=True, kw_only=True):
     num_samples: Count
 
 
+class Compared(JsonObject, frozen=True, kw_only=True, rename={"by": "with"}):
+    """Kinds of records that were compared with the real processor."""
+
+    by: str | None
+    """``'transformers 5.23.0'``; None if nothing was compared."""
+    reason: str | None = None
+    """Why nothing was compared."""
+    computed: tuple[str, ...] = ()
+    """Kinds whose tokens are those that the rules give."""
+    built: Mapping[str, str] = field(default_factory=dict)
+    """Kinds of which every record is built → the first difference."""
+    rare: Mapping[str, str | None] = field(default_factory=dict)
+    """Kinds that were compared while counting → None, or the difference."""
+    num_built: Count = 0
+    """Rows that were built."""
+
+
 class Encoder(JsonObject, frozen=True, kw_only=True):
     """What builds the samples."""
 
@@ -221,7 +231,7 @@ class Encoder(JsonObject, frozen=True, kw_only=True):
     labels: str | None = None
     settings: Mapping[str, Any] | None = None
     overrides: Mapping[str, Any] | None = None
-    compared: Mapping[str, Any] | None = None
+    compared: Compared | None = None
     day: str | None = None
     """Day of counting, if the chat template writes the date."""
 
@@ -230,11 +240,16 @@ class Encoder(JsonObject, frozen=True, kw_only=True):
         return setting_differences(self.settings or here, here, "planned", "here")
 
 
+def compared_of(encoder: Encoder | None) -> Compared | None:
+    """Return what came of comparing an encoder; None without one, or if it renders no text."""
+    return None if encoder is None else encoder.compared
+
+
 def built_kinds(encoder: Encoder | None) -> frozenset[str]:
     """Return the kinds of records that the real processor built when they were counted."""
-    compared = (encoder and encoder.compared) or {}
-    rare = (kind for kind, why in compared.get("rare", {}).items() if why is not None)
-    return frozenset((*compared.get("built", ()), *rare))
+    compared = compared_of(encoder) or Compared(by=None)
+    rare = (kind for kind, why in compared.rare.items() if why is not None)
+    return frozenset((*compared.built, *rare))
 
 
 def setting_differences(
@@ -312,10 +327,10 @@ def load(path: str | Path, kind: type[M], remedy: str) -> M:
                 "it was written"
             )
         return decoded(kind, stated)
-    except Unfit as error:
-        raise FormatError(f"{path} {error}; {remedy}") from None
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"{path} holds what is not JSON ({error!r:.80}); {remedy}") from None
+        is_said = isinstance(error, Unfit)
+        said = str(error) if is_said else f"holds what is not JSON ({error!r:.80})"
+        raise FormatError(f"{path} {said}; {remedy}") from None
 
 
 def sealed(manifest: M) -> M:

@@ -66,6 +66,15 @@ LENGTHS = pa.schema(
 LABEL_SPANS = pa.list_(pa.struct([pa.field("start", pa.int32()), pa.field("stop", pa.int32())]))
 LENGTHS_WITH_SPANS = LENGTHS.append(pa.field("label_spans", LABEL_SPANS))
 
+COUNTED = pa.schema(
+    [
+        *(field for field in LENGTHS if field.name.endswith("_tokens")),
+        *(LENGTHS.field(name) for name in ("length", "vision_patches", "vision_cost")),
+        *(LENGTHS_WITH_SPANS.field(name) for name in ("media", "label_spans", "method")),
+    ]
+)
+"""Columns of a lengths table that a count gives."""
+
 MEDIA_COUNTERS = (("num_images", "image_tokens"), ("num_videos", "video_tokens"), ("audio_tokens",))
 """Counters of each kind of medium: a sample has it if one is positive."""
 

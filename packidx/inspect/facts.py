@@ -55,7 +55,8 @@ def result_facts(snapshot: IndexManifest) -> dict[str, str]:
     by = f", by {lengths.encoder.name}" if lengths.encoder else ""
     facts["lengths"] = f"{how}{by}" if how else "taken as given"
     compared = None if lengths.encoder is None else lengths.encoder.compared
-    return facts | verified_facts(compared, lengths.methods)
+    stated = None if compared is None else compared.to_json()
+    return facts | verified_facts(stated, lengths.methods)
 
 
 def verified_facts(
@@ -74,7 +75,7 @@ def verified_facts(
         return {"not verified": f"{compared['reason']}; lengths computed {what}"}
     rare, num_built = compared.get("rare", {}), compared.get("num_built", 0)
     built = compared.get("built", {}) | {kind: why for kind, why in rare.items() if why}
-    num_kinds = number_of(len({*compared["computed"], *built, *rare}), "kind")
+    num_kinds = number_of(len({*compared.get("computed", ()), *built, *rare}), "kind")
     num = sum(methods.values()) - num_built
     said = f"{number_of(num, 'length')} computed ({num_kinds} compared with {compared['with']})"
     if num_built:

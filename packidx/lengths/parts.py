@@ -72,21 +72,6 @@ def first_rejected(path: str, rejected: Collection[Rejected]) -> dict[Rejected, 
     return examples
 
 
-def sources_without_media(path: str) -> list[str]:
-    """Return the sources of a table none of whose usable records has an image, video or sound."""
-    manifest = load(urls.join(path, KIND.manifest), LengthsManifest, "estimate again")
-    counters = ["num_images", "num_videos", "audio_tokens"]
-    held: set[str] = set()
-    for file in manifest.files:
-        copy = local_copy(file.within(path))
-        rows = pq.read_table(copy, columns=["source", *counters], filters=[("status", "=", "ok")])
-        some = [pc.greater(pc.fill_null(rows[name], 0), 0) for name in counters]
-        mixed = rows.filter(pc.or_(pc.or_(*some[:2]), some[2]))
-        held.update(pc.unique(mixed["source"]).to_pylist())
-    usable = {each.name for each in manifest.sources if each.num_samples > each.num_rejected}
-    return sorted(usable - held)
-
-
 def first_samples(path: str, manifest: LengthsManifest, number: int) -> list[Sample]:
     """The first `number` usable rows, one of each source after the other, as a pack of their own
     would have them; fewer where there are no more.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -132,11 +132,6 @@ class LengthsRows:
         kind = LENGTHS_WITH_SPANS.field(name).type
         return column if pa.types.is_integer(kind) else column.cast(kind)
 
-    def chunks(self, name: str) -> Iterator[pa.Array]:
-        """Column `name` as `arrow` gives it, in the chunks in which it is stored."""
-        for chunk in self.frame.get_column(name).get_chunks():
-            yield LengthsRows(self.uri, self.start, chunk.to_frame(), self.places).arrow(name)
-
     def take(self, name: str, rows: Ints) -> pa.Array:
         """Column `name` at `rows` in the type the schema gives it; nulls if it is absent."""
         kind = LENGTHS_WITH_SPANS.field(name).type
@@ -169,36 +164,31 @@ _MOST = 1 << 48
 
 def typed(column: pl.Series, uri: str) -> pl.Series:
     """`column` if it is what the schema says, else a FormatError that names it."""
-    want = LENGTHS_WITH_SPANS.field(column.name).type
-    where = f"{uri}: column `{column.name}`"
+    name, kind = column.name, column.dtype
+    want = LENGTHS_WITH_SPANS.field(name).type
+    where = f"{uri}: column `{name}`"
     if pa.types.is_integer(want):
-        if not (column.dtype.is_integer() or column.dtype == pl.Null):
-            raise FormatError(f"{where} is {column.dtype}, not integer: cast it first")
-        own = pl.Int32 if want.bit_width == 32 else pl.Int64
-        if column.dtype == own and column.name not in _COUNTS:
+        if not (kind.is_integer() or kind == pl.Null):
+            raise FormatError(f"{where} is {kind}, not integer: cast it first")
+        own, limit = (pl.Int32 if want.bit_width == 32 else pl.Int64), 1 << (want.bit_width - 1)
+        if kind == own and name not in _COUNTS:
             return column
-        if column.dtype == pl.Null:
-            return column.cast(own)
-        limit = 1 << (want.bit_width - 1)
         for value in (column.min(), column.max()):
-            if not isinstance(value, int):
-                continue
-            if not -limit <= value < limit:
+            if isinstance(value, int) and not -limit <= value < limit:
                 raise FormatError(f"{where} holds {value}, which does not fit {want}: correct it")
-            if column.name in _COUNTS and not 0 <= value <= _MOST:
+            if isinstance(value, int) and name in _COUNTS and not 0 <= value <= _MOST:
                 raise FormatError(f"{where} holds {value}, not 0 to {_MOST}: correct it")
         return column.cast(own)
     if pa.types.is_string(want):
-        if column.dtype not in (pl.String, pl.Categorical, pl.Enum, pl.Null):
-            raise FormatError(f"{where} is {column.dtype}, not text: cast it first")
+        if kind not in (pl.String, pl.Categorical, pl.Enum, pl.Null):
+            raise FormatError(f"{where} is {kind}, not text: cast it first")
         return column.cast(pl.String)
-    if column.dtype == pl.Null:
-        return column
     names = {field.name for field in want.value_type}
-    inner = column.dtype.inner if isinstance(column.dtype, pl.List) else None
-    if not isinstance(inner, pl.Struct) or {field.name for field in inner.fields} != names:
+    inner = kind.inner if isinstance(kind, pl.List) else None
+    is_ours = isinstance(inner, pl.Struct) and {field.name for field in inner.fields} == names
+    if kind != pl.Null and not is_ours:
         raise FormatError(
-            f"{where} is {column.dtype}, not a list of structs as FORMAT.md has it: leave it out"
+            f"{where} is {kind}, not a list of structs as FORMAT.md has it: leave it out"
         )
     return column
 

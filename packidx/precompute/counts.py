@@ -13,16 +13,15 @@ import functools
 import itertools
 import os
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packidx.errors import OptionError, SourceError
+from packidx.errors import SourceError
 from packidx.estimate import estimate_lengths
 from packidx.estimate.counter import (
     BATCH,
@@ -30,30 +29,24 @@ from packidx.estimate.counter import (
     RecordCounter,
     ShardContext,
     examine_batch,
+    read_shard,
 )
 from packidx.estimate.job import job_shards
-from packidx.estimate.parts import SourceSums
+from packidx.estimate.parts import Sums, numbers_of, stated_sums
 from packidx.estimate.summary import CountSummary
 from packidx.format.lengths import LengthsManifest
-from packidx.format.manifest import Layout, Shard, load
-from packidx.io import files, urls
+from packidx.format.manifest import Shard, as_planned, load
+from packidx.io import files
 from packidx.io.output_folder import replacing
-from packidx.io.own_files import Kind, check_free
+from packidx.io.own_files import Kind
 from packidx.lengths.table import Lengths, read_lengths
+from packidx.precompute.sources import Options, check_output, find_sources, output_names
 from packidx.records.containers.base import RecordRange, local_shard
 from packidx.records.conversation import MediaInfo
-from packidx.records.media.paths import check_folder, check_remote
-from packidx.records.read import ReadRecord, RecordReader, read_records
-from packidx.records.shards import (
-    InputFile,
-    ScannedShard,
-    check_unchanged,
-    ranges_of,
-    short_names,
-)
-from packidx.records.sources.find_shards import find_shards
+from packidx.records.read import ReadRecord
+from packidx.records.shards import ScannedShard, check_unchanged, ranges_of
 from packidx.run import open_workers
-from packidx.run.workers import Progress, silent
+from packidx.run.workers import Progress
 from packidx.software import software
 
 TEXT_TOKENS, META = "_text_tokens", "mm_inputs_meta"
@@ -85,16 +78,8 @@ def precompute(
     output: str | os.PathLike[str],
     processor: str | os.PathLike[str],
     *,
-    processor_settings: Mapping[str, Any] | None = None,
-    trust_remote_code: bool = False,
-    media_root: str | os.PathLike[str] | None = None,
-    remote_media: Sequence[str] = (),
-    columns: Mapping[str, str] | None = None,
-    tags: Mapping[str, str] | None = None,
-    delimiter: str | None = None,
-    ignore: Sequence[str] = (),
-    workers: int | None = None,
     progress: Progress | None = None,
+    **options: Unpack[Options],
 ) -> PrecomputeSummary:
     """Write every shard of `sources` to `output` with ``_text_tokens`` and ``mm_inputs_meta``.
 
@@ -111,173 +96,80 @@ def precompute(
         output: a folder that is not there yet, or empty. Each shard is in it under the shortest
             end of its path that no other shard has.
         processor: folder or hub name of a Hugging Face processor.
-        other options: as for `packidx.estimate_lengths`.
         progress: called with how far the work is.
+        options: as for `packidx.estimate_lengths`.
 
     Raises:
         SourceError: a source or the processor cannot be used, two sources would be one file, or
             no record could be counted.
         OptionError: an option or `output` cannot be used.
     """
-    begun = time.monotonic()
-    progress = progress or silent
-    output = os.fspath(output)
-    root, remote = check_folder(media_root), check_remote(remote_media)
-    given = [sources] if isinstance(sources, str) else [os.fspath(source) for source in sources]
-    layout = Layout(columns or {}, tags or {}, delimiter=delimiter, ignore=tuple(ignore))
-    shards = find_shards(given, layout)
-    names = output_names(shards)
-    check_output(output)
-    settings = CounterSettings(os.fspath(processor), processor_settings or {}, trust_remote_code)
+    begun, output = time.monotonic(), os.fspath(output)
+    found = find_sources(sources, options)
+    names = output_names(found.shards)
+    check_output(output, KIND)
     # One name for all jobs: what a killed run has counted serves the next one, whatever that is.
     with replacing(output, KIND, "precompute") as built:
         files.remove_tree(built.table)
         os.makedirs(built.table)
         lengths = built.scratch("lengths")
         counted = estimate_lengths(
-            given,
-            lengths,
-            processor=processor,
-            processor_settings=processor_settings,
-            trust_remote_code=trust_remote_code,
-            media_root=root,
-            remote_media=remote_media,
-            columns=columns,
-            tags=tags,
-            delimiter=delimiter,
-            ignore=ignore,
-            workers=workers,
-            progress=progress,
+            found.given, lengths, processor=processor, progress=progress, **options
         )
         manifest = load(os.path.join(lengths, "manifest.json"), LengthsManifest, "start again")
         scans = [ScannedShard(shard, ranges_of(shard)) for shard in manifest.shards]
-        counter = RecordCounter(CounterSettings())
-        own_shards = job_shards(shards, scans, settings, counter, root, remote)
-        firsts = itertools.accumulate((shard.rows for shard in manifest.shards), initial=0)
-        tasks = [
-            JoinTask(
-                shard.context,
-                shard.stated,
-                shard.ranges,
-                first,
-                os.path.join(built.table, name),
-            )
-            for shard, first, name in zip(own_shards, firsts, names, strict=False)
-        ]
-        with open_workers("local", workers) as pool:
+        tasks, first = [], 0
+        own_shards = job_shards(found.shards, scans, True, True, *found.media)
+        for own, name in zip(own_shards, names, strict=True):
+            tasks.append(JoinTask(*own, first, os.path.join(built.table, name)))
+            first += own.stated.rows
+        with open_workers("local", options.get("workers")) as pool:
             setup = functools.partial(read_lengths, lengths)
             sums = list(pool.map(write_shard, tasks, setup))
-        total = functools.reduce(SourceSums.plus, sums, SourceSums())
-        if total.num_samples and not total.methods:
-            reasons = ", ".join(f"{number} {reason}" for reason, number in total.rejected.items())
+        total, of_sources = Sums(), dict[str, Sums]()
+        for shard, each in zip(found.shards, sums, strict=True):
+            total.update(each)
+            of_sources.setdefault(shard.source, Sums()).update(each)
+        if total["num_samples", ""] and not numbers_of(total, "method"):
+            rejected = numbers_of(total, "rejected").items()
             raise SourceError(
-                f"none of the {total.num_samples} records could be counted ({reasons}), so nothing "
+                f"none of the {total['num_samples', '']} records could be counted "
+                f"({', '.join(f'{number} {reason}' for reason, number in rejected)}), so nothing "
                 "is written: packidx estimate says why, record by record"
             )
-        options = {"media_root": root, "remote_media": list(remote)}
-        stated = _manifest(manifest, names, sums, options)
-        stated |= {name: value for name, value in _told(total).items() if name != "rejected"}
+        layouts = {source.name: source.layout for source in manifest.sources}
+        stated = {
+            "format": KIND.format,
+            "version": 1,
+            "software": software(),
+            "encoder": manifest.encoder and manifest.encoder.to_json(),
+            "text_engine": manifest.text_engine,
+            "options": {"media_root": found.media[0], "remote_media": list(found.media[1])},
+            "shards": [
+                {"name": name, **as_planned(shard).to_json(), **_told(each)}
+                | ({"layout": layout.to_json()} if (layout := layouts[shard.source]) else {})
+                for name, shard, each in zip(names, manifest.shards, sums, strict=True)
+            ],
+            **_told(total),
+        }
         files.write_json(os.path.join(built.table, KIND.manifest), stated)
-    of_sources: dict[str, SourceSums] = {}
-    for shard, own in zip(shards, sums, strict=True):
-        of_sources[shard.source] = of_sources.get(shard.source, SourceSums()).plus(own)
     return PrecomputeSummary(
         path=output,
-        num_shards=len(shards),
+        num_shards=len(names),
         **_told(total),
-        num_tokens=total.num_tokens,
-        methods=total.methods,
-        sources=[{"name": name, **_told(own)} for name, own in of_sources.items()],
+        num_tokens=total["num_tokens", ""],
+        methods=numbers_of(total, "method"),
+        sources=[{"name": name, **_told(each)} for name, each in of_sources.items()],
         encoder={} if manifest.encoder is None else manifest.encoder.to_json(),
         seconds=time.monotonic() - begun,
         warnings=counted.warnings,
     )
 
 
-def _told(sums: SourceSums) -> dict[str, Any]:
+def _told(sums: Sums) -> dict[str, Any]:
     """The records of some sums, as manifests and summaries have them."""
-    names = ("num_samples", "num_rejected", "rejected")
-    return {name: value for name, value in sums.to_json().items() if name in names}
-
-
-def _manifest(
-    lengths: LengthsManifest,
-    names: Sequence[str],
-    sums: Sequence[SourceSums],
-    options: Mapping[str, Any],
-) -> dict[str, Any]:
-    """The manifest (docs/counting.md) of a data set whose shards have these names."""
-    layouts = {source.name: source.layout for source in lengths.sources}
-    of_shard = ("uri", "source", "container", "bytes", "fingerprint")
-    shards = []
-    for name, shard, own in zip(names, lengths.shards, sums, strict=True):
-        layout = layouts[shard.source]
-        stated = {key: getattr(shard, key) for key in of_shard}
-        stated |= {} if layout is None else {"layout": layout.to_json()}
-        shards.append({"name": name, **stated, **_told(own)})
-    return {
-        "format": KIND.format,
-        "version": 1,
-        "encoder": lengths.encoder and lengths.encoder.to_json(),
-        "text_engine": lengths.text_engine,
-        "options": options,
-        "software": software(),
-        "shards": shards,
-    }
-
-
-# -- where it is written ---------------------------------------------------------------------------
-
-
-def check_output(output: str, kind: Kind = KIND) -> None:
-    """Refuse an output that would mix with other files, and so with a source.
-
-    Raises:
-        OptionError: it holds files, or is a URL.
-    """
-    if urls.is_url(output):
-        raise OptionError(
-            f"{output} is a URL, and precompute writes to folders of this machine: name one, and "
-            "copy it to the store then"
-        )
-    check_free(output, kind)
-
-
-def output_names(shards: Sequence[InputFile], separator: str = "/") -> list[str]:
-    """Each shard's path below the output: the shortest end of its own that tells it from the rest.
-
-    Args:
-        separator: between the parts of a path.
-
-    Raises:
-        OptionError: sides of preference pairs are taken, of which a record has two.
-        SourceError: a shard is neither JSON nor Parquet, or two of them would be one file.
-    """
-    for shard in shards:
-        if shard.layout.pair is not None:
-            raise OptionError(
-                f"the mix says `pair` of {shard.source}, and a record that is written back has "
-                "both sides and room for one's count: leave `pair` out, or write each side's "
-                "records yourself"
-            )
-        if shard.container.partition(".")[0] not in ("jsonl", "json", "parquet"):
-            raise SourceError(
-                f"{shard.uri} is a {shard.container} file, and counts are written into JSON and "
-                "Parquet: save the data set as one of them first"
-            )
-    names = []
-    for shard, name in zip(shards, short_names([shard.path for shard in shards]), strict=True):
-        endings = {"jsonl": 0, "parquet": 0, "json": 1}.get(shard.container, 2)
-        stem = name.rsplit(".", endings)[0] if endings else name
-        names.append((f"{stem}.jsonl" if endings else name).replace("/", separator))
-    for name, number in Counter(names).items():
-        if number > 1:
-            same = [shard.uri for shard, own in zip(shards, names, strict=True) if own == name]
-            raise SourceError(
-                f"{' and '.join(same[:2])} would both be {name} in the output: rename one of them, "
-                "or write them to two folders"
-            )
-    return names
+    stated = stated_sums(sums)
+    return {name: stated[name] for name in ("num_samples", "num_rejected", "rejected")}
 
 
 # -- the join --------------------------------------------------------------------------------------
@@ -309,25 +201,13 @@ class Joined(NamedTuple):
     given: dict[str, Any]
 
 
-def read_shard(
-    shard: ShardContext, part: RecordRange, columns: dict[str, str] | None = None
-) -> Iterator[ReadRecord]:
-    """Yield the records of a range of a shard.
-
-    Args:
-        columns: as of `RecordReader`.
-    """
-    reader = RecordReader(shard.layout, columns=columns, has_media=shard.has_media)
-    return read_records(shard.path, part, reader, shard.container)
-
-
-def write_shard(task: JoinTask, lengths: Lengths) -> SourceSums:
+def write_shard(task: JoinTask, lengths: Lengths) -> Sums:
     """Write one shard with its counts.
 
     Raises:
         SourceError: it cannot be read, or changed since it was counted.
     """
-    shard, sums = task.shard, [SourceSums()]
+    shard, sums = task.shard, Sums()
     os.makedirs(os.path.dirname(task.path), exist_ok=True)
     joined = _joined(task, lengths, sums)
     with local_shard(shard.path) as copy, files.naming(task.path):
@@ -335,37 +215,34 @@ def write_shard(task: JoinTask, lengths: Lengths) -> SourceSums:
         write(copy, joined, task)
     files.fsync_path(task.path)
     check_unchanged(shard.path, task.counted)
-    return functools.reduce(SourceSums.plus, sums)
+    return sums
 
 
-def _joined(task: JoinTask, lengths: Lengths, sums: list[SourceSums]) -> Iterator[Joined]:
-    """The records of a shard in order, with what they are given; `sums` get those of a batch."""
+def _joined(task: JoinTask, lengths: Lengths, sums: Sums) -> Iterator[Joined]:
+    """The records of a shard in order, with what they are given; `sums` are added to."""
     shard, at = task.shard, task.first_row
     tokens, meta = task.names
+    counter = RecordCounter(CounterSettings())
     for part in task.ranges:
         records = read_shard(shard, part)
         while batch := list(itertools.islice(records, BATCH)):
             rows = lengths.read(at, at + len(batch), _COLUMNS).frame.to_dicts()
             at += len(batch)
             with_media = [each for each, row in zip(batch, rows, strict=True) if row["media"]]
-            rejected, methods, num_tokens = Counter[str](), Counter[str](), 0
-            joined: list[Joined] = []
-            looked_at = iter(examine_batch(with_media, shard, 0, RecordCounter(CounterSettings())))
+            looked_at = iter(examine_batch(with_media, shard, 0, counter))
             for record, row in zip(batch, rows, strict=True):
                 infos = next(looked_at).infos if row["media"] else ()
                 given: dict[str, Any] = {}
+                sums["num_samples", ""] += 1
                 if reason := _why_not(row, infos):
-                    rejected[reason] += 1
+                    sums["rejected", reason] += 1
                 else:
-                    num_tokens += row["length"]
-                    methods[row["method"]] += 1
+                    sums["num_tokens", ""] += row["length"]
+                    sums["method", row["method"]] += 1
                     given[tokens] = row["text_tokens"]
                     if infos:
                         given[meta] = _meta(row["media"], infos)
-                joined.append(Joined(record, given))
-            own = SourceSums(len(batch), num_tokens, methods=methods, rejected=rejected)
-            sums.append(own)
-            yield from joined
+                yield Joined(record, given)
 
 
 def _why_not(row: Mapping[str, Any], infos: Sequence[MediaInfo | None]) -> str | None:

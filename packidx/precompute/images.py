@@ -18,22 +18,22 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import orjson
 from PIL import Image
 
 from packidx.encode import ProcessorEncoder
 from packidx.errors import BadRecord, OptionError, SourceError
-from packidx.estimate.counter import CounterSettings, RecordCounter, ShardContext
+from packidx.estimate.counter import ShardContext, read_shard
 from packidx.estimate.job import job_shards
 from packidx.export.packed_record import messages_of
-from packidx.format.manifest import DEFAULT, Layout
+from packidx.format.manifest import DEFAULT
 from packidx.format.schema import FORMAT_VERSION
 from packidx.io import files, urls
 from packidx.io.output_folder import replacing
 from packidx.io.own_files import Kind
-from packidx.precompute.counts import check_output, output_names, read_shard
+from packidx.precompute.sources import Options, check_output, find_sources, output_names
 from packidx.records.containers.base import RecordRange
 from packidx.records.conversation import Media
 from packidx.records.layout import KNOWN
@@ -41,10 +41,9 @@ from packidx.records.leftovers import CARRIED
 from packidx.records.media.held import media_in
 from packidx.records.media.images import label_of, open_image, read_image
 from packidx.records.media.opener import MediaOpener
-from packidx.records.media.paths import MediaRoot, check_folder, check_remote
+from packidx.records.media.paths import MediaRoot
 from packidx.records.media.references import refs_of
 from packidx.records.shards import scan_shards
-from packidx.records.sources.find_shards import find_shards
 from packidx.run import open_workers
 from packidx.run.workers import Progress, num_workers, silent
 from packidx.software import software
@@ -85,16 +84,8 @@ def write_images(
     output: str | os.PathLike[str],
     processor: str | os.PathLike[str],
     *,
-    processor_settings: Mapping[str, Any] | None = None,
-    trust_remote_code: bool = False,
-    media_root: str | os.PathLike[str] | None = None,
-    remote_media: Sequence[str] = (),
-    columns: Mapping[str, str] | None = None,
-    tags: Mapping[str, str] | None = None,
-    delimiter: str | None = None,
-    ignore: Sequence[str] = (),
-    workers: int | None = None,
     progress: Progress | None = None,
+    **options: Unpack[Options],
 ) -> ImagesSummary:
     """Write the images of `sources` at the processor's size, and records that name them.
 
@@ -107,8 +98,8 @@ def write_images(
         sources: JSON or JSON Lines, as for `packidx.estimate_lengths`.
         output: a folder of this machine that is not there yet, or empty.
         processor: folder or hub name of a Hugging Face processor of patches (Qwen-VL, GLM-V).
-        other options: as for `packidx.estimate_lengths`.
         progress: called with how far the work is.
+        options: as for `packidx.estimate_lengths`.
 
     Raises:
         SourceError: a source, a shard or the processor cannot be used.
@@ -116,40 +107,44 @@ def write_images(
             of its own size alone.
         MissingExtraError: torch or transformers is missing.
     """
-    begun = time.monotonic()
-    progress, output = progress or silent, os.fspath(output)
-    settings = CounterSettings(os.fspath(processor), processor_settings or {}, trust_remote_code)
-    root, remote = check_folder(media_root), check_remote(remote_media)
-    layout = Layout(columns or {}, tags or {}, delimiter=delimiter, ignore=tuple(ignore))
-    given = [sources] if isinstance(sources, str) else [os.fspath(source) for source in sources]
-    shards = find_shards(given, layout)
-    for shard in shards:
+    begun, progress, output = time.monotonic(), progress or silent, os.fspath(output)
+    workers = options.get("workers")
+    found = find_sources(sources, options)
+    for shard in found.shards:
         if shard.container not in _TEXT:
             raise OptionError(
                 f"{shard.path} is {shard.container}: --images writes records of JSON and JSON Lines"
             )
     check_output(output, KIND)
-    names = output_names(shards, "__")
-    encoder = _encoder(settings)
+    names = output_names(found.shards, "__")
+    load_encoder = functools.partial(
+        ProcessorEncoder,
+        os.fspath(processor),
+        settings=options.get("processor_settings") or {},
+        trust_remote_code=options.get("trust_remote_code", False),
+        pixels="uint8",
+    )
+    encoder = load_encoder()
     encoder.own_patches()  # raises if the processor makes its pixels itself
-    scans = scan_shards(shards, num_workers(workers), progress)
-    own = job_shards(shards, scans, settings, RecordCounter(settings), root, remote)
+    scans = scan_shards(found.shards, num_workers(workers), progress)
+    own = job_shards(found.shards, scans, True, True, *found.media)
     with replacing(output, KIND, f"images by {encoder.fingerprint()}") as built:
         scratch = built.scratch("lines")
         tasks = [
-            _Task(
-                shard.context, part, first, built.table, os.path.join(scratch, f"{n}-{m}-{first}")
-            )
+            _Task(shard.context, part, first, built.table, f"{scratch}/{n}-{m}-{first}", names[n])
             for n, shard in enumerate(own)
             for m, part in enumerate(shard.ranges)
             for first in range(0, part.num_records, _RECORDS)
         ]
+        for name in names:
+            files.write_atomic(os.path.join(built.table, name), b"")
         total, done, used = Counter(dict.fromkeys(_COUNTED, 0)), 0, set[str]()
-        setup = functools.partial(_encoder, settings)
         num_records = sum(part.num_records for shard in own for part in shard.ranges)
         with open_workers("local", workers) as pool:
-            written = pool.map(_write, tasks, setup, here=lambda: encoder)
+            written = pool.map(_write, tasks, load_encoder, here=lambda: encoder)
             for task, (each, named) in zip(tasks, written, strict=True):
+                with open(task.lines, "rb") as new, open(f"{built.table}/{task.name}", "ab") as out:
+                    shutil.copyfileobj(new, out)
                 used |= named
                 total.update(each)
                 done += min(_RECORDS, task.range.num_records - task.first)
@@ -159,12 +154,6 @@ def write_images(
                 f"none of {total['num_unchanged']} records can be used, so nothing is written: "
                 "packidx estimate says why, record by record"
             )
-        for n, name in enumerate(names):
-            with open(os.path.join(built.table, name), "wb") as out:
-                for task in tasks:
-                    if task.shard is own[n].context:
-                        with open(task.lines, "rb") as lines:
-                            shutil.copyfileobj(lines, out)
         images = []
         for path in Path(built.table, FOLDER).rglob("*.*"):
             if f"{FOLDER}/{path.parent.name}/{path.name}" in used:
@@ -185,16 +174,6 @@ def write_images(
     )
 
 
-def _encoder(settings: CounterSettings) -> ProcessorEncoder:
-    """Return what resizes images as the processor does."""
-    return ProcessorEncoder(
-        settings.processor or "",
-        settings=settings.processor_settings,
-        trust_remote_code=settings.trust_remote_code,
-        pixels="uint8",
-    )
-
-
 class _Task(NamedTuple):
     """Records from `first` on of a range of a shard, at most `_RECORDS`."""
 
@@ -204,6 +183,8 @@ class _Task(NamedTuple):
     folder: str
     lines: str
     """File of the new records; images are written beside it before they get their names."""
+    name: str
+    """File of the output that they are added to."""
 
 
 _COUNTED = ("num_records", "num_references", "num_unchanged", "num_left_out")

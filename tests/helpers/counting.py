@@ -5,9 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
 from packidx.errors import BadRecord
 from packidx.estimate.tasks import count_columns
 from packidx.processor import ConversationCounter
@@ -23,8 +20,7 @@ def count_rows(
     infos = [tuple(MediaInfo(*size) if size else None for size in one) for one in sizes]
     counts = counter.count(conversations, infos)
     num = len(conversations)
-    columns = count_columns(counts, np.arange(num), num)
-    rows = pa.table(columns).to_pylist()
+    rows = count_columns(counts, range(num), num).to_pylist()
     return [counts.errors.get(i) or SimpleNamespace(**row) for i, row in enumerate(rows)]
 
 

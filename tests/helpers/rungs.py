@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from packidx.encode.media import info_of
 from packidx.errors import BadRecord
-from packidx.estimate.compare import Compared, Comparer
+from packidx.estimate.compare import Comparer
+from packidx.format.manifest import Compared
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.kinds import record_kind
@@ -30,7 +31,7 @@ def lengths(
     Args:
         computed: kinds that were compared before, and are counted by rules.
     """
-    comparer = Comparer(files, Compared("transformers", computed=tuple(computed)))
+    comparer = Comparer(files, Compared(by="transformers", computed=tuple(computed)))
     rules = ConversationCounter(files)
     counted: list[Length | BadRecord] = []
     for talk in talks:

@@ -1,0 +1,107 @@
+"""Sources that are written back: options, shards, and their names in the output."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypedDict
+
+from packidx.errors import OptionError, SourceError
+from packidx.format.manifest import Layout
+from packidx.io import urls
+from packidx.io.own_files import Kind, check_free
+from packidx.records.media.paths import check_folder, check_remote
+from packidx.records.shards import InputFile, short_names
+from packidx.records.sources.find_shards import find_shards
+
+
+class Options(TypedDict, total=False):
+    """Options, as of `packidx.estimate_lengths`."""
+
+    processor_settings: Mapping[str, Any] | None
+    trust_remote_code: bool
+    media_root: str | os.PathLike[str] | None
+    remote_media: Sequence[str]
+    columns: Mapping[str, str] | None
+    tags: Mapping[str, str] | None
+    delimiter: str | None
+    ignore: Sequence[str]
+    workers: int | None
+
+
+class FoundSources(NamedTuple):
+    """Sources, and where their media may lie."""
+
+    given: list[str]
+    shards: list[InputFile]
+    media: tuple[str | None, tuple[str, ...]]
+    """Folder of the media, and what is allowed elsewhere."""
+
+
+def find_sources(sources: Sequence[str] | str, options: Options) -> FoundSources:
+    """Find the shards of sources.
+
+    Raises:
+        SourceError, OptionError: a source or an option cannot be used.
+    """
+    media = check_folder(options.get("media_root")), check_remote(options.get("remote_media", ()))
+    given = [sources] if isinstance(sources, str) else [os.fspath(source) for source in sources]
+    layout = Layout(
+        options.get("columns") or {},
+        options.get("tags") or {},
+        delimiter=options.get("delimiter"),
+        ignore=tuple(options.get("ignore", ())),
+    )
+    return FoundSources(given, find_shards(given, layout), media)
+
+
+def check_output(output: str, kind: Kind) -> None:
+    """Refuse an output that would mix with other files, and so with a source.
+
+    Raises:
+        OptionError: it holds files, or is a URL.
+    """
+    if urls.is_url(output):
+        raise OptionError(
+            f"{output} is a URL, and precompute writes to folders of this machine: name one, and "
+            "copy it to the store then"
+        )
+    check_free(output, kind)
+
+
+def output_names(shards: Sequence[InputFile], separator: str = "/") -> list[str]:
+    """Each shard's path below the output: the shortest end of its own that tells it from the rest.
+
+    Args:
+        separator: between the parts of a path.
+
+    Raises:
+        OptionError: sides of preference pairs are taken, of which a record has two.
+        SourceError: a shard is neither JSON nor Parquet, or two of them would be one file.
+    """
+    for shard in shards:
+        if shard.layout.pair is not None:
+            raise OptionError(
+                f"the mix says `pair` of {shard.source}, and a record that is written back has "
+                "both sides and room for one's count: leave `pair` out, or write each side's "
+                "records yourself"
+            )
+        if shard.container.partition(".")[0] not in ("jsonl", "json", "parquet"):
+            raise SourceError(
+                f"{shard.uri} is a {shard.container} file, and counts are written into JSON and "
+                "Parquet: save the data set as one of them first"
+            )
+    names = []
+    for shard, name in zip(shards, short_names([shard.path for shard in shards]), strict=True):
+        endings = {"jsonl": 0, "parquet": 0, "json": 1}.get(shard.container, 2)
+        stem = name.rsplit(".", endings)[0] if endings else name
+        names.append((f"{stem}.jsonl" if endings else name).replace("/", separator))
+    for name, number in Counter(names).items():
+        if number > 1:
+            same = [shard.uri for shard, own in zip(shards, names, strict=True) if own == name]
+            raise SourceError(
+                f"{' and '.join(same[:2])} would both be {name} in the output: rename one of them, "
+                "or write them to two folders"
+            )
+    return names
