@@ -133,8 +133,7 @@ class RecordCounter:
         self.comparer: Comparer | None = None
         self.advance: Callable[[int], None] = lambda records: None
         if files is not None and self.counter.text is not None:
-            if is_fast and files.tokenizer is not None:
-                self.counter.text.fast = Gigatoken(files.tokenizer)
+            self.counter.text.fast = Gigatoken(files.tokenizer) if is_fast else None
             self.comparer = Comparer(files, compared)
 
     def fingerprint(self) -> str | None:
