@@ -155,7 +155,8 @@ class Layout(JsonObject, frozen=True, forbid_unknown_fields=True):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise OptionError(f"{name} is {value!r}: give text, or leave it out")
-        if not isinstance(self.ignore, list | tuple) or not all(map(_is_name, self.ignore)):
+        is_list = isinstance(self.ignore, list | tuple)
+        if not is_list or not all(name and isinstance(name, str) for name in self.ignore):
             raise OptionError(f"ignore is {self.ignore!r}: give a list of columns")
         if self.pair not in (None, *PAIR_SIDES):
             raise OptionError(f"pair is {self.pair!r}: give one of {', '.join(PAIR_SIDES)}")
@@ -170,10 +171,6 @@ class Layout(JsonObject, frozen=True, forbid_unknown_fields=True):
     def stated_columns(self) -> set[str]:
         """All columns that are stated to be something."""
         return {name for own in self.columns.values() for name in (own, *own.split(","))}
-
-
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)
 
 
 def _check_names(kind: str, given: Any, known: tuple[str, ...]) -> None:

@@ -105,12 +105,9 @@ class Lengths:
         first = max(0, bisect_right(self.groups, start, key=start_of) - 1)
         groups = self.groups[first : bisect_left(self.groups, stop, key=start_of)]
         runs = [list(run) for _, run in groupby(groups, key=attrgetter("file"))]
-        copies = local_copies([self.files[run[0].file] for run in runs])
-        pairs = zip(copies, runs, strict=True)
-        tables = [self._read_groups(copy, run, wanted) for copy, run in pairs]
         skipped = start - groups[0].start if groups else 0
-        frame = _typed(_frame(tables, wanted).slice(skipped, stop - start), self.uri)
-        rows = LengthsRows(self.uri, start, frame, self._places)
+        frame = self._frame(runs, wanted).slice(skipped, stop - start)
+        rows = LengthsRows(self.uri, start, _typed(frame, self.uri), self._places)
         if "sample_id" in wanted:
             rows.check_ids()
         return rows
@@ -170,36 +167,39 @@ class Lengths:
         """The manifest's shards, without what only counting needs; empty for a bare table."""
         return () if self.manifest is None else tuple(map(as_planned, self.manifest.shards))
 
-    def _read_groups(self, copy: str, groups: list[RowGroup], columns: list[str]) -> pa.Table:
-        """Consecutive row groups of one file, each in ascending order of its ids."""
-        file = groups[0].file
-        wanted = [name for name in columns if name in self.names[file]]
-        with readable(self.uri):
-            opened = pq.ParquetFile(
-                copy,
-                metadata=self.footers[file],
-                memory_map=True,
-                page_checksum_verification=True,
-            )
-            table = opened.read_row_groups([group.number for group in groups], wanted)
-        if "sample_id" not in columns:
-            return table
-        ids = table["sample_id"].to_numpy()
-        if not (ids[1:] > ids[:-1]).all():
-            table = table.take(np.argsort(ids, kind="stable"))
-        return table
+    def _frame(self, runs: list[list[RowGroup]], columns: list[str]) -> pl.DataFrame:
+        """Rows of row groups, those of each file in ascending order of their ids.
+
+        Args:
+            runs: row groups of one file each.
+        """
+        frames, copies = [], local_copies([self.files[run[0].file] for run in runs])
+        for copy, run in zip(copies, runs, strict=True):
+            file = run[0].file
+            wanted = [name for name in columns if name in self.names[file]]
+            with readable(self.uri):
+                opened = pq.ParquetFile(
+                    copy,
+                    metadata=self.footers[file],
+                    memory_map=True,
+                    page_checksum_verification=True,
+                )
+                table = opened.read_row_groups([group.number for group in run], wanted)
+            if "sample_id" in wanted and not table["sample_id"].null_count:
+                ids = table["sample_id"].to_numpy()
+                if not (ids[1:] > ids[:-1]).all():
+                    table = table.take(np.argsort(ids, kind="stable"))
+            frames.append(pl.DataFrame(pl.from_arrow(table)))
+        frame = pl.concat(frames, how="diagonal_relaxed") if frames else pl.DataFrame()
+        return frame.select(name for name in columns if name in frame.columns)
 
     def _read_unordered(self) -> LengthsRows:
         """The whole table, sorted: its row groups say nothing of the order of its samples."""
-        copies = local_copies(self.files)
-        with readable(self.uri):
-            tables = [
-                pq.ParquetFile(path, page_checksum_verification=True).read(
-                    [name for name in self.columns if name in names]
-                )
-                for path, names in zip(copies, self.names, strict=True)
-            ]
-        frame = _typed(_frame(tables, self.columns), self.uri)
+        runs = [
+            [RowGroup(file, number, 0) for number in range(footer.num_row_groups)]
+            for file, footer in enumerate(self.footers)
+        ]
+        frame = _typed(self._frame([run for run in runs if run], self.columns), self.uri)
         ids = frame.get_column("sample_id")
         if ids.null_count():
             raise FormatError(
@@ -225,12 +225,6 @@ def read_lengths(uri: str) -> Lengths:
     if is_packed and not any(name.endswith((".parquet", "manifest.json")) for name in names):
         uri = urls.join(uri, "lengths")
     return Lengths.opened(uri, known_table(uri))
-
-
-def _frame(tables: list[pa.Table], columns: list[str]) -> pl.DataFrame:
-    frames = [pl.DataFrame(pl.from_arrow(table)) for table in tables]
-    frame = pl.concat(frames, how="diagonal_relaxed") if frames else pl.DataFrame()
-    return frame.select(name for name in columns if name in frame.columns)
 
 
 def _typed(frame: pl.DataFrame, uri: str) -> pl.DataFrame:

@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 import orjson
 import pyarrow as pa
@@ -187,18 +187,15 @@ class JoinTask:
     path: str
     """Of the file that is written."""
 
-    @property
-    def names(self) -> tuple[str, str]:
-        """What the shard's layout calls ``_text_tokens`` and ``mm_inputs_meta``."""
-        columns = self.shard.layout.columns
-        return columns.get("text_tokens", TEXT_TOKENS), columns.get("mm_inputs_meta", META)
+
+Given = dict[str, Any]
+"""Keys and values that a record is given; none if it is not counted."""
 
 
-class Joined(NamedTuple):
-    """A record, and the keys and values that it is given; none if it is not counted."""
-
-    record: ReadRecord
-    given: dict[str, Any]
+def _names(shard: ShardContext) -> tuple[str, str]:
+    """Return what a shard's layout calls ``_text_tokens`` and ``mm_inputs_meta``."""
+    columns = shard.layout.columns
+    return columns.get("text_tokens", TEXT_TOKENS), columns.get("mm_inputs_meta", META)
 
 
 def write_shard(task: JoinTask, lengths: Lengths) -> Sums:
@@ -218,10 +215,10 @@ def write_shard(task: JoinTask, lengths: Lengths) -> Sums:
     return sums
 
 
-def _joined(task: JoinTask, lengths: Lengths, sums: Sums) -> Iterator[Joined]:
+def _joined(task: JoinTask, lengths: Lengths, sums: Sums) -> Iterator[tuple[ReadRecord, Given]]:
     """The records of a shard in order, with what they are given; `sums` are added to."""
     shard, at = task.shard, task.first_row
-    tokens, meta = task.names
+    tokens, meta = _names(shard)
     counter = RecordCounter(CounterSettings())
     for part in task.ranges:
         records = read_shard(shard, part)
@@ -232,7 +229,7 @@ def _joined(task: JoinTask, lengths: Lengths, sums: Sums) -> Iterator[Joined]:
             looked_at = iter(examine_batch(with_media, shard, 0, counter))
             for record, row in zip(batch, rows, strict=True):
                 infos = next(looked_at).infos if row["media"] else ()
-                given: dict[str, Any] = {}
+                given: Given = {}
                 sums["num_samples", ""] += 1
                 if reason := _why_not(row, infos):
                     sums["rejected", reason] += 1
@@ -242,7 +239,7 @@ def _joined(task: JoinTask, lengths: Lengths, sums: Sums) -> Iterator[Joined]:
                     given[tokens] = row["text_tokens"]
                     if infos:
                         given[meta] = _meta(row["media"], infos)
-                yield Joined(record, given)
+                yield record, given
 
 
 def _why_not(row: Mapping[str, Any], infos: Sequence[MediaInfo | None]) -> str | None:
@@ -278,7 +275,7 @@ def _facts(kind: str, info: MediaInfo) -> list[float]:
     return [info.num_frames, info.height, info.width, fps, seconds]
 
 
-def _write_lines(copy: str, joined: Iterator[Joined], task: JoinTask) -> None:
+def _write_lines(copy: str, joined: Iterator[tuple[ReadRecord, Given]], task: JoinTask) -> None:
     """The shard as JSON Lines; those that it has already keep their bytes."""
     has_lines = task.shard.container == "jsonl"
     with open(copy, "rb") as source, open(task.path, "wb", buffering=1 << 20) as out:
@@ -298,11 +295,12 @@ def _write_lines(copy: str, joined: Iterator[Joined], task: JoinTask) -> None:
                 out.write(line + b"\n")
 
 
-def _write_parquet(copy: str, joined: Iterator[Joined], task: JoinTask) -> None:
+def _write_parquet(copy: str, joined: Iterator[tuple[ReadRecord, Given]], task: JoinTask) -> None:
     """The shard with its two columns, row group by row group."""
+    names = _names(task.shard)
     try:
         source = pq.ParquetFile(os.path.abspath(copy), pre_buffer=False)
-        schema_of = _with(source.schema_arrow.empty_table(), task.names, []).schema
+        schema_of = _with(source.schema_arrow.empty_table(), names, []).schema
         codec = "snappy"
         if source.num_row_groups and source.metadata.num_columns:
             codec = source.metadata.row_group(0).column(0).compression.lower()
@@ -311,7 +309,7 @@ def _write_parquet(copy: str, joined: Iterator[Joined], task: JoinTask) -> None:
             for number in range(source.num_row_groups):
                 table = source.read_row_group(number, use_threads=False)
                 values = [given for _, given in itertools.islice(joined, table.num_rows)]
-                table = _with(table, task.names, values)
+                table = _with(table, names, values)
                 out.write_table(table, row_group_size=max(1, table.num_rows))
     except pa.ArrowException as error:
         text = f"{task.shard.path} is a Parquet file that is damaged ({error})"

@@ -72,10 +72,8 @@ class RayWorkers(Workers):
             if isinstance(error.cause, Exception) and not isinstance(error.cause, RaySystemError):
                 raise error.cause from None
             reason = (str(error).strip().splitlines() or [""])[-1][:300]  # it was not begun
-            ours = software()["packidx"]
-            raise SourceError(
-                f"a Ray node cannot run packidx ({reason}): install packidx {ours} there, too"
-            ) from None
+            said = f"a Ray node cannot run packidx ({reason}): install packidx "
+            raise SourceError(f"{said}{software()['packidx']} there, too") from None
         except RayError as error:
             name = type(error).__name__
             raise SourceError(f"Ray gave up a task ({name}): {MEMORY}") from None
@@ -105,13 +103,12 @@ def run_task(driver: Driver, setup: tuple[Any], work: bytes) -> Any:
         setup: Ray's reference to the pickled setup, which is run once in each process; in a tuple,
             as Ray replaces an argument that is one by its value.
     """
-    ours = deciding_versions()
-    if differing := [name for name in ours if ours[name] != driver.versions[name]]:
-        name = differing[0]
-        raise MismatchError(
-            f"a Ray node has {name} {ours[name]}, the driver {driver.versions[name]}: install the "
-            "same one, as the output's bytes may depend on it"
-        )
+    for name, ours in deciding_versions().items():
+        if ours != driver.versions[name]:
+            raise MismatchError(
+                f"a Ray node has {name} {ours}, the driver {driver.versions[name]}: install the "
+                "same one, as the output's bytes may depend on it"
+            )
     sys.path += [entry for entry in driver.path if entry not in sys.path]
     before = os.getcwd()
     with contextlib.suppress(OSError):
@@ -148,8 +145,7 @@ def _ray_session(workers: int | None) -> Iterator[Any]:
         warnings.simplefilter("ignore")
         import ray
 
-        is_ours = not ray.is_initialized()
-        if is_ours:
+        if is_ours := not ray.is_initialized():
             _connect(ray, workers)
             # Ray tells of every dead worker on stdout, which is for results, whatever is asked.
             ray._private.worker._worker_logs_enabled = False
@@ -166,17 +162,15 @@ def _ray_session(workers: int | None) -> Iterator[Any]:
 def _connect(ray: Any, workers: int | None) -> None:
     address = os.environ.get("RAY_ADDRESS") or "local"
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
+    said, cure = "Ray does not start here", "use --engine local"
     if address == "local":
         options |= {"num_cpus": num_workers(workers), "include_dashboard": False}
+    else:
+        said = f"no Ray cluster answers at RAY_ADDRESS {address}"
+        cure = "start one with `ray start --head`, of the same Ray and Python, or unset RAY_ADDRESS"
     try:
         ray.init(address=address, **options)
     except Exception as error:
-        reason = " ".join(str(error).split())[:300]
         with contextlib.suppress(Exception):
             ray.shutdown()
-        if address == "local":
-            raise SourceError(f"Ray does not start here ({reason}): use --engine local") from None
-        raise SourceError(
-            f"no Ray cluster answers at RAY_ADDRESS {address} ({reason}): start one with `ray "
-            "start --head`, of the same Ray and Python, or unset RAY_ADDRESS to use this machine"
-        ) from None
+        raise SourceError(f"{said} ({' '.join(str(error).split())[:300]}): {cure}") from None
