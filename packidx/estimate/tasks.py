@@ -202,7 +202,8 @@ def _count(
 def _table(shard: ShardContext, rows: Sequence[ExaminedRecord], counter: RecordCounter) -> pa.Table:
     num = len(rows)
     counts, numbers = count_rows(rows, counter)
-    measured = {n: item.measured for n, item in enumerate(rows) if item.measured}
+    built = ((n, item.measured) for n, item in enumerate(rows) if item.error is None)
+    measured = {number: own for number, own in built if own is not None}
     counted = count_columns(counts, numbers, num, measured)
     errors = [item.error for item in rows]
     talks = [None if item.error else item.conversation for item in rows]

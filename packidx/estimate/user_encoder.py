@@ -21,6 +21,7 @@ Encode = Callable[[dict[str, Any]], Any]
 
 _IGNORED = -100  # label of what is not trained on, as in transformers
 _MAX_TOKENS = 2**31 - 1  # the columns are int32
+_MOST_COST = 1 << 48  # above the vision cost of any medium: sums of a plan stay exact
 _TYPES = {1: "image", 2: "video", 3: "audio"}  # values of transformers' mm_token_type_ids
 
 
@@ -203,6 +204,10 @@ def _grids(
                 text = f"it returned {kind}_grid_thw of shape {list(grid.shape)}, not [media, 3]"
                 raise BadRecord("encode_failed", text)
             rows[kind] = [(int(t), int(h), int(w)) for t, h, w in grid.tolist()]
+            for t, h, w in rows[kind]:
+                if min(t, h, w) < 0 or t * (h * w) ** 2 > _MOST_COST or max(t, h, w) > _MAX_TOKENS:
+                    text = f"it returned {kind}_grid_thw with {[t, h, w]}, which is no grid"
+                    raise BadRecord("encode_failed", text)
     if kinds is None:
         if len(rows) != 1:
             return None, []

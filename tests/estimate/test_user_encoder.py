@@ -103,10 +103,9 @@ def refuse(record: Mapping[str, Any]) -> Any:
         (lambda record: {"input_ids": [[1], [2]]}, "encode_failed", "shape [2, 1], not [T] or"),
         (lambda record: {"input_ids": [0.5]}, "encode_failed", "type float64, not integers"),
         (lambda r: {"input_ids": [1], "labels": [1, 2]}, "encode_failed", "shape [2], not [1]"),
-        (
-            lambda r: {"input_ids": [1], "image_grid_thw": [1, 2, 3]},
-            "encode_failed",
-            "image_grid_thw of shape [3]",
+        *(
+            (lambda r, grid=grid: {"input_ids": [1], "image_grid_thw": grid}, "encode_failed", said)
+            for grid, said in (([1, 2, 3], "of shape [3]"), ([[1, 8192, 8192]], "is no grid"))
         ),
     ],
 )
