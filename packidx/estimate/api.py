@@ -36,7 +36,7 @@ from packidx.records.shards import check_unchanged, scan_shards
 from packidx.records.sources.find_shards import find_shards
 from packidx.records.sources.mixes import DataSet
 from packidx.run import open_workers
-from packidx.run.workers import Progress, Workers, num_workers, silent
+from packidx.run.workers import Progress, num_workers, silent
 from packidx.user_code import Function
 
 
@@ -172,13 +172,12 @@ def estimate_lengths(
         seed=seed,
     )
     forget_media()
-    summary: LengthsSummary | None = None
     with open_workers(engine, workers) as counting:
-        counter = RecordCounter(settings, files := settings.load())
+        counter = RecordCounter(settings, settings.load())
         earlier = None if existing is None or fresh else Earlier(output, existing)
         known = None if earlier is None else earlier.known_scan
         scans = scan_shards(shards, num_processes, progress, known)
-        takes_media = files is None or files.image_settings is not None
+        takes_media = counter.files is None or counter.files.image_settings is not None
         own = job_shards(shards, scans, name is not None, takes_media, root, remote)
         job = EstimateJob(own, counter, root, remote)
         if counter.transform is None:
@@ -188,56 +187,35 @@ def estimate_lengths(
         found = None if wrong is None or fresh else Reused(reason=wrong)
         if earlier is not None:
             rows, found = earlier.find_rows(job)
-            if earlier.is_made_of(job, plan_parts(job, rows)):
-                discard_abandoned(output)
-                remove_stale(output, KIND, [file.path for file in earlier.manifest.files])
-                found = Reused(earlier.manifest.num_samples)
-                summary = _summary(output, earlier.manifest, begun, found, existed=True)
-        if summary is None:
-            summary = _make(job, output, counting, rows, found, fresh, progress, begun)
+        if earlier is not None and earlier.is_made_of(job, plan_parts(job, rows)):
+            discard_abandoned(output)
+            remove_stale(output, KIND, [file.path for file in earlier.manifest.files])
+            found = Reused(earlier.manifest.num_samples)
+            summary = _summary(output, earlier.manifest, begun, found, existed=True)
+        else:
+            uploaded = functools.partial(progress, "upload")
+            with replacing(output, KIND, "fresh" if fresh else "", uploaded) as built:
+                finished = rows_in(finished_parts(built.table)) if counter.is_known else {}
+                plans = plan_parts(job, rows | finished)
+                parts = make_parts(job, plans, built.table, counting, progress)
+                storage.overlapped(
+                    lambda each: check_unchanged(each.context.path, each.stated), own
+                )
+                manifest = make_manifest(job, parts)
+                built.keep([file.path for file in manifest.files])
+                files.write_json(os.path.join(built.table, KIND.manifest), manifest.to_json())
+            if found is not None:
+                counted = [task for plan in plans for task in plan.counted]
+                number = sum(task.range.num_records for task in counted)
+                names = list(dict.fromkeys(task.shard.name for task in counted))
+                found = Reused(manifest.num_samples - number, number, names, found.reason)
+            keys = [{task.key for task in plan.tasks} for plan in plans]
+            resumed = sum(bool(of_part) and of_part <= finished.keys() for of_part in keys)
+            summary = _summary(output, manifest, begun, found, resumed)
     summary = replace(summary, warnings=[*unread, *dated(job.encoder)])
     if limit is not None:
         check_rejected(summary.sources, limit, output)
     return summary
-
-
-def _make(
-    job: EstimateJob,
-    output: str,
-    workers: Workers,
-    rows: dict[str, OldRows],
-    found: Reused | None,
-    fresh: bool,
-    progress: Progress,
-    begun: float,
-) -> LengthsSummary:
-    """Make the table of `job`, whose text engine and comparison are decided.
-
-    Args:
-        rows: of a table that is there, by the keys of their tasks.
-        found: why others are not reused; None if no table was there.
-        fresh: no row is reused, but of a killed run with the same option.
-    """
-    uploaded = functools.partial(progress, "upload")
-    with replacing(output, KIND, "fresh" if fresh else "", uploaded) as built:
-        finished = rows_in(finished_parts(built.table)) if job.counter.is_known else {}
-        plans = plan_parts(job, rows | finished)
-        parts = make_parts(job, plans, built.table, workers, progress)
-        storage.overlapped(
-            lambda shard: check_unchanged(shard.context.path, shard.stated), job.shards
-        )
-        manifest = make_manifest(job, parts)
-        built.keep([file.path for file in manifest.files])
-        files.write_json(os.path.join(built.table, KIND.manifest), manifest.to_json())
-    if found is not None:
-        counted = [task for plan in plans for task in plan.counted]
-        num_counted = sum(task.range.num_records for task in counted)
-        names = list(dict.fromkeys(task.shard.name for task in counted))
-        num_reused = manifest.num_samples - num_counted
-        found = replace(found, num_samples=num_reused, num_counted=num_counted, counted=names)
-    keys = [{task.key for task in plan.tasks} for plan in plans]
-    resumed = sum(bool(own) and own <= finished.keys() for own in keys)
-    return _summary(output, manifest, begun, found, resumed)
 
 
 _OF_SOURCES = ("name", *stated_sums(Counter()), "columns")

@@ -52,10 +52,6 @@ class PartPlan:
     """Rows of each task that are there; None if the task is counted."""
 
     @property
-    def num_records(self) -> int:
-        return sum(task.range.num_records for task in self.tasks)
-
-    @property
     def counted(self) -> list[Task]:
         """The tasks of which no rows are reused."""
         return [task for task, old in zip(self.tasks, self.old, strict=True) if old is None]
@@ -102,7 +98,7 @@ def make_parts(
         SourceError: a shard cannot be read or is no longer what was scanned, or a worker died.
         OSError: a part cannot be written.
     """
-    total, done = sum(plan.num_records for plan in plans), 0
+    total, done = sum(shard.stated.rows for shard in job.shards), 0
     parts: list[Part] = []
 
     def advance(records: int) -> None:

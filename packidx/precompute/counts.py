@@ -259,20 +259,16 @@ def _meta(
     meta: dict[str, list[Any]] = {}
     for medium, info in zip(media, infos, strict=True):
         assert info is not None  # see `_why_not`
-        entry = [*_facts(medium["kind"], info), medium["tokens"]]
-        meta.setdefault(f"{medium['kind']}s_meta", []).append(entry)
+        kind, fps = medium["kind"], info.fps or 0.0
+        # In the order in which NeMo's packer reads them; 0 is unknown.
+        numbers: list[float] = [info.height, info.width]
+        if kind == "audio":
+            numbers = [info.num_samples, info.sampling_rate]
+        elif kind == "video":
+            seconds = info.num_frames / fps if fps else 0.0
+            numbers = [info.num_frames, *numbers, fps, seconds]
+        meta.setdefault(f"{kind}s_meta", []).append([*numbers, medium["tokens"]])
     return meta
-
-
-def _facts(kind: str, info: MediaInfo) -> list[float]:
-    """Return a medium's numbers in the order in which NeMo's packer reads them; 0 means unknown."""
-    if kind == "image":
-        return [info.height, info.width]
-    if kind == "audio":
-        return [info.num_samples, info.sampling_rate]
-    fps = info.fps or 0.0
-    seconds = info.num_frames / fps if fps else 0.0
-    return [info.num_frames, info.height, info.width, fps, seconds]
 
 
 def _write_lines(copy: str, joined: Iterator[tuple[ReadRecord, Given]], task: JoinTask) -> None:
