@@ -210,7 +210,7 @@ class Compared(JsonObject, frozen=True, kw_only=True, rename={"by": "with"}):
     """``'transformers 5.23.0'``; None if nothing was compared."""
     reason: str | None = None
     """Why nothing was compared."""
-    computed: tuple[str, ...] = ()
+    computed: tuple[str, ...] = written(())
     """Kinds whose tokens are those that the rules give."""
     built: Mapping[str, str] = field(default_factory=dict)
     """Kinds of which every record is built → the first difference."""
