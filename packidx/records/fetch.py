@@ -127,7 +127,7 @@ class Fetcher:
             return transform.apply(data, sample.sample_id, epoch=epoch, copy=sample.copy or 0)
 
         change = None if transform is None else transformed
-        columns = {} if self._is_strict else None
+        columns: dict[str, str] | None = {} if self._is_strict else None
         reader = RecordReader(layout, change, columns, has_media=self._is_strict)
         at = Locator(row, sample.offset, sample.nbytes)
         try:
