@@ -22,7 +22,6 @@ from packidx.records.containers.base import (
     RecordRange,
     ShardScan,
     attempted,
-    file_version,
     local_shard,
     read_bytes,
 )
@@ -51,35 +50,21 @@ class Lines(Container):
         return ShardScan(offset, hasher.hexdigest(), number, ranges)
 
     def read(self, path: str, record_range: RecordRange) -> Iterator[Record]:
-        start, end = record_range.start, record_range.end
-        with local_shard(path) as here:
-            lines = read_lines(here, start, end)
-            for row, (offset, line) in enumerate(lines, record_range.first_row):
-                yield Record(attempted(decode, line), Locator(row, offset, len(line)))
+        offset, row = record_range.start, record_range.first_row
+        with local_shard(path) as here, reading(here), open(here, "rb", buffering=1 << 20) as file:
+            offset = offset or skip_bom(file)
+            file.seek(offset)
+            for line in file:
+                if offset >= record_range.end:
+                    return
+                if not line.isspace():
+                    text = line.removesuffix(b"\n").removesuffix(b"\r")
+                    yield Record(attempted(decode, text), Locator(row, offset, len(text)))
+                    row += 1
+                offset += len(line)
 
     def read_one(self, path: str, at: Locator) -> Record:
         return Record(decode(read_bytes(path, at)), at)
-
-
-def read_lines(path: str, start: int = 0, end: int | None = None) -> Iterator[tuple[int, bytes]]:
-    """(offset, bytes) of every line in a byte range that is not blank.
-
-    `start` is a line's start. The bytes are without the newline (``\\n`` or ``\\r\\n``) and without
-    a byte order mark at the start of the file.
-
-    Raises:
-        SourceError: the file cannot be read.
-    """
-    end = file_version(path)[0] if end is None else end
-    with reading(path), open(path, "rb", buffering=1 << 20) as file:
-        start = start or skip_bom(file)
-        file.seek(start)
-        for line in file:
-            if start >= end:
-                return
-            if not line.isspace():
-                yield start, line.removesuffix(b"\n").removesuffix(b"\r")
-            start += len(line)
 
 
 def skip_bom(file: Any) -> int:
