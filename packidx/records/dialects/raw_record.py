@@ -68,7 +68,9 @@ _BRACKETS = re.compile(
     re.IGNORECASE,
 )
 _MEDIUM, _OTHER = re.compile(rf"(?:{_SHOWN})s?"), re.compile(_NEUTRAL)
-_SPECIAL = re.compile(r"endoftext\d+|[bes]o[aiv]|im_(?:patch|start|end)", re.IGNORECASE)
+_SPECIAL = re.compile(
+    r"<\|endoftext\d+\|>|<\|?[bes]o[aiv]\|?>|<im_(?:patch|start|end)>", re.IGNORECASE
+)  # and no <|im_end|>, which ends a message
 _WORD = rf"(?:{_SHOWN})s?(?:[-_ :#]?\d+)?"
 _TEMPLATED = re.compile(
     rf"(?<![\w$\\}}{{])(?:\{{\{{? *{_WORD} *\}}|%{_WORD}%|__{_WORD}__|\${_WORD}\$)", re.IGNORECASE
@@ -430,15 +432,16 @@ def _is_opaque(value: Any) -> bool:
     return value is not None and not isinstance(value, str | int | float)
 
 
-def _names_medium(inner: str) -> bool:
+def _names_medium(mark: re.Match[str]) -> bool:
     """Return True if words in brackets stand for a medium in another tool: one of them is a word
     for a medium, and they are joined (``my_image_1``), or the others say nothing (``image here``).
     """
+    inner = mark["tag"] or mark["name"]
     words = [word.lower() for word in re.findall("[A-Z]?[a-z]+|[A-Z]+", inner)]
     others = [word for word in words if not _MEDIUM.fullmatch(word)]
     is_joined = " " not in inner and inner in (inner.lower(), inner.upper())
     is_known = len(others) < len(words) and (is_joined or all(map(_OTHER.fullmatch, others)))
-    return is_known or _SPECIAL.fullmatch(inner) is not None
+    return is_known or _SPECIAL.fullmatch(mark[0]) is not None
 
 
 def _unknown_places(turn: Turn, is_placed: bool, shown: Collection[str]) -> Iterator[str]:
@@ -451,7 +454,7 @@ def _unknown_places(turn: Turn, is_placed: bool, shown: Collection[str]) -> Iter
     for text in turn.texts if turn.role == "user" or not is_placed else ():
         for mark in _BRACKETS.finditer(text) if "<" in text or "[" in text else ():
             closing = f"</{mark['tag']}"
-            if not _names_medium(mark["tag"] or mark["name"]) or closing in text[mark.end() + 1 :]:
+            if not _names_medium(mark) or closing in text[mark.end() + 1 :]:
                 continue
             begins = text[: mark.start()].rstrip(" \t")[-1:] in ("", "\n")
             refers = shown and "|" not in mark[0] and re.search(r"\d", mark[0])
