@@ -87,10 +87,11 @@ def run(command: str, folder: Path) -> str:
 
 
 def has_something_to_run(page: str) -> bool:
-    """True if a page has commands or Python; tests/e2e/test_readme.py runs those of the README."""
-    return page != "README.md" and any(
+    is_here = page != "README.md"  # whose blocks tests/e2e/test_readme.py runs
+    has_command = any(
         kind == "python" or "\npackidx " in f"\n{text}" for kind, text in blocks(page)
     )
+    return is_here and has_command
 
 
 @pytest.mark.slow

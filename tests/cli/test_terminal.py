@@ -150,7 +150,6 @@ def test_nothing_is_shown_elsewhere_or_if_quiet(records: Path, tmp_path: Path) -
 
 
 def test_ctrl_c_is_blocked_while_processes_start() -> None:
-    """The first process of a pool starts Python's own tracker of resources, too."""
     code = (
         "import signal; from multiprocessing.resource_tracker import ensure_running; "
         "from packidx.run.workers import _interrupts_held as held\n"

@@ -32,18 +32,8 @@ from packidx.records.dialects.parse import parse
 
 NUM_RECORDS = 25
 WORDS = [
-    "weather",
-    "in Köln",
-    "is",
-    "12 °C",
-    "漢字",
-    "🙂",
-    "\n",
-    "it's",
-    "```",
-    "a\n\nb",
-    " ",
-    "\t",
+    *("weather", "in Köln", "is", "12 °C", "漢字", "🙂", "it's", "```"),
+    *("\n", "a\n\nb", " ", "\t"),
 ]
 TOOL = {"name": "look_up", "description": "Looks.", "parameters": {"type": "object"}}
 TOOL["parameters"] = {"type": "object", "properties": {"what": {"type": "string"}}}

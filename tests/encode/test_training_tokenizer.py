@@ -21,11 +21,6 @@ from packidx.errors import BadRecord
 WORDS = (10, 50, 200)
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.fixture
 def folder(processors: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(processors / "qwen2.5-vl", tmp_path / "processor"))

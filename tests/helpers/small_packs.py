@@ -63,22 +63,11 @@ def write_lengths(
             length = length_of(one["parts"])
             locator = {"shard": number, "row": row, "offset": len(data), "nbytes": len(line)}
             counts = {"length": length, "text_tokens": length, "label_tokens": length - 1}
-            rows.append(
-                {
-                    "sample_id": len(rows),
-                    "source": source,
-                    "key": one["id"],
-                    "media": None if one.get("unknown") else media_spans(one["parts"]),
-                }
-                | locator
-                | counts
-                | {
-                    "num_images": len(media_spans(one["parts"])),
-                    "num_videos": 0,
-                    "method": "exact",
-                    "status": "ok",
-                }
-            )
+            spans = media_spans(one["parts"])
+            rows.append({"sample_id": len(rows), "source": source, "key": one["id"], **locator})
+            rows[-1] |= {**counts, "num_images": len(spans), "num_videos": 0}
+            rows[-1] |= {"media": None if one.get("unknown") else spans}
+            rows[-1] |= {"method": "exact", "status": "ok"}
             data += line + b"\n"
         path = folder / f"{source}.jsonl"
         path.write_bytes(data)

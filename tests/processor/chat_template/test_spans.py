@@ -47,8 +47,7 @@ SOURCES = {
     "assistants first": "{% for m in messages | selectattr('role', 'equalto', 'assistant') %}"
     "<|im_start|>assistant\n" + SAID + TAIL + HEAD + SAID + TAIL,
 }
-NUM_CHATS = int(os.environ.get("PACKIDX_HOSTILE_CHATS", "3000"))
-"""Chats per template of the slow test. 20,000 take ten minutes of CPU."""
+NUM_CHATS = int(os.environ.get("PACKIDX_HOSTILE_CHATS", "3000"))  # 20,000: 10 minutes of CPU
 PLACEHOLDERS = ("<|image_pad|>", "<start_of_image>", "<|image|>", "<image>", "[IMG]")
 PLAIN = ["Yes.", "Yes.", "Yes.", "assistant", "user", "model", "a", "aa", "cat", "What is there?"]
 WORDS = [
@@ -192,42 +191,37 @@ def test_the_same_words_are_not_the_same_message() -> None:
         assert list(template.render(Conversation(turns)).label_spans) == spans
 
 
-def _call(name: str, what: str) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name, "arguments": {"what": what}}}
-
-
-TWO_CALLS = {"tool_calls": [_call("look", "A"), _call("find", "B")]}
-CALLED = (Turn("user", ("Hi",)), Turn("assistant", ("So.",), TWO_CALLS), Turn("tool", ("C",)))
+CALLS = [
+    {"type": "function", "function": {"name": name, "arguments": {"what": what}}}
+    for name, what in (("look", "A"), ("find", "B"))
+]
+ASK, SO = Turn("user", ("Hi",)), Turn("assistant", ("So.",))
+CALLED = (ASK, Turn("assistant", ("So.",), {"tool_calls": CALLS}), Turn("tool", ("C",)))
+ANALYSIS = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>"
 
 
 @pytest.mark.parametrize(
-    ("name", "turns", "ends"),
+    ("name", "turns", "span"),
     [
-        ("glm4moe", CALLED, ("</think>\nSo.\n<tool_call>look", "</tool_call>")),
-        ("qwen3", CALLED, ("So.\n<tool_call>", "</tool_call><|im_end|>")),
-        ("deepseekv3", (Turn("user", ("Hi",)), Turn("assistant", ("So.",))), ("So.", "｜>")),
+        ("glm4moe", CALLED, "\n<think></think>\nSo.\n<tool_call>look.*B.*</tool_call>"),
+        ("qwen3", CALLED, r"So\.\n<tool_call>.*look.*B.*</tool_call><\|im_end\|>"),
+        ("deepseekv3", (ASK, SO), "So.<｜end▁of▁sentence｜>"),
         *[
-            (
-                "gptoss",
-                (Turn("user", ("Hi",)), Turn("assistant", (text,), {"thinking": "Hm."})),
-                ("<|channel|>analysis<|message|>Hm.<|end|>", f"<|message|>{text}<|return|>"),
-            )
-            for text in ("So.", "")
+            ("gptoss", (ASK, Turn("assistant", (text,), {"thinking": "Hm."})), re.escape(said))
+            for text, said in (("So.", f"{ANALYSIS}So.<|return|>"), ("", f"{ANALYSIS}<|return|>"))
         ],
+        *[(name, CALLED, None) for name in ("gemma4", "diffusion_gemma")],
     ],
 )
 def test_calls_and_reasoning_are_trained_on(
-    name: str, turns: tuple[Turn, ...], ends: tuple[str, str]
+    name: str, turns: tuple[Turn, ...], span: str | None
 ) -> None:
-    rendered = template_of(SOURCES[name]).render(Conversation(turns))
+    """A call is refused where the template writes the tool's answer into the same turn."""
+    template = template_of(SOURCES[name])
+    if span is None:
+        with pytest.raises(BadRecord, match="does not show what is trained on"):
+            template.render(Conversation(turns))
+        return
+    rendered = template.render(Conversation(turns))
     [(start, end)] = rendered.label_spans
-    span = rendered.text[start:end]
-    assert ends[0] in span[: len(ends[0]) + 10] and span.endswith(ends[1])
-    assert all(f'"{word}"' in span or f">{word}<" in span for word in "AB" if turns is CALLED)
-    assert "C" not in span
-
-
-@pytest.mark.parametrize("name", ["gemma4", "diffusion_gemma"])
-def test_a_call_whose_answer_shares_its_turn_is_no_label_of_it(name: str) -> None:
-    with pytest.raises(BadRecord, match="does not show what is trained on"):
-        template_of(SOURCES[name]).render(Conversation(CALLED))
+    assert re.fullmatch(span, rendered.text[start:end], re.DOTALL)
