@@ -63,7 +63,8 @@ class Earlier:
     def _rows(self) -> dict[str, OldRows] | str:
         """The rows by the keys of their tasks, or what is wrong with a part."""
         try:
-            return rows_in(file.within(self.path) for file in self.manifest.files)
+            parts = (file.within(self.path) for file in self.manifest.files)
+            return rows_in(zip(parts, self.manifest.keys or (), strict=False))
         except FormatError as error:
             return str(error).partition(":")[0]
 

@@ -254,6 +254,7 @@ def draft_manifest(job: EstimateJob, parts: Sequence[Part] = ()) -> LengthsManif
             for name, layout in job.layouts.items()
         ),
         files=tuple(part.file for part in parts),
+        keys=tuple(tuple(task.key for task in part.tasks) for part in parts),
         methods=numbers_of(total, "method"),
         rejected=rejected,
         num_media=total["num_media", ""],

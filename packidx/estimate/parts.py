@@ -1,17 +1,19 @@
 """Parts: the Parquet files of a lengths table, whose rows are known by what decides them.
 
 `part-00000-KEY-DIGEST.parquet`: KEY is a digest of the part's tasks, DIGEST one of the file. A
-part's footer lists the tasks that its rows are of, each with its key (`job.Task`). The rows of a
-task are reused by that key, wherever they stand: in a table that is there, or in what a killed run
-has left.
+part's footer lists the tasks that its rows are of. Their keys (`job.Task`), which depend on where
+the shards are and when they changed, are in the manifest, and until there is one in a file beside
+the part. The rows of a task are reused by its key, wherever they stand: in a table that is there,
+or in what a killed run has left.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -25,7 +27,7 @@ from packidx.format import parquet, schema
 from packidx.format.lengths import PART_NAME
 from packidx.format.manifest import File
 from packidx.format.parquet import conform
-from packidx.io import files
+from packidx.io import files, storage
 from packidx.io.copies import StoredFile, local_copy
 
 ROW_GROUP = 16384
@@ -37,7 +39,8 @@ PASSING_REASONS = frozenset(  # another run may find media, or an encoder, repai
 )
 """Why rows are rejected that may be usable in another run."""
 
-_TASKS = b"tasks"  # of a part's footer: its `TaskRows`, as JSON
+_TASKS = b"tasks"  # of a part's footer: its `TaskRows` without keys, as JSON
+_KEYS = ".{}.keys"  # name of the file beside a part: the keys of its tasks, as JSON
 BUILT = "built by the processor"
 """Note of a row that is not counted by rules."""
 
@@ -143,40 +146,47 @@ def write_part(folder: str, name: str, table: pa.Table, tasks: Iterable[TaskRows
     temporary = os.path.join(folder, f".{name}.{os.getpid()}-{secrets.token_hex(4)}")
     with files.naming(temporary), parquet.open_writer(temporary, table.schema) as writer:
         writer.write_table(table, row_group_size=ROW_GROUP)
-        writer.add_key_value_metadata({_TASKS: msgspec.json.encode(known)})
+        tasks_of = msgspec.json.encode([task._replace(key="") for task in known])
+        writer.add_key_value_metadata({_TASKS: tasks_of})
     files.fsync_path(temporary)
     nbytes, sha256 = os.path.getsize(temporary), file_digest(temporary)
     path = f"{name}-{sha256[:16]}.parquet"
+    keys = msgspec.json.encode([task.key for task in known])
+    files.write_atomic(os.path.join(folder, _KEYS.format(path)), keys)
     os.replace(temporary, os.path.join(folder, path))
     files.fsync_path(folder)
     file = File(path=path, rows=table.num_rows, bytes=nbytes, sha256=sha256)
     return Part(file, sources, known)
 
 
-def finished_parts(folder: str) -> list[StoredFile]:
-    """Return the undamaged parts that a killed run has left."""
-    matches = [match for name in os.listdir(folder) if (match := PART_NAME.fullmatch(name))]
-    parts = [(os.path.join(folder, match[0]), match["digest"]) for match in matches]
-    hashed = [(path, known_digest(path), digits) for path, digits in parts]
-    return [StoredFile(path, sha256=of) for path, of, digits in hashed if of.startswith(digits)]
+def finished_parts(folder: str) -> Iterator[tuple[StoredFile, Sequence[str]]]:
+    """Yield the undamaged parts that a killed run has left, and the keys of their tasks."""
+    for match in filter(None, map(PART_NAME.fullmatch, os.listdir(folder))):
+        path, keys = (os.path.join(folder, name) for name in (match[0], _KEYS.format(match[0])))
+        sha256 = known_digest(path)
+        if sha256.startswith(match["digest"]) and os.path.exists(keys):
+            yield StoredFile(path, sha256=sha256), json.loads(storage.read(keys))
 
 
-def rows_in(parts: Iterable[StoredFile]) -> dict[str, OldRows]:
+def rows_in(parts: Iterable[tuple[StoredFile, Sequence[str]]]) -> dict[str, OldRows]:
     """Return the rows in parts by the keys of their tasks.
+
+    Args:
+        parts: with the keys of their tasks in order.
 
     Raises:
         FormatError: a part is damaged.
         OSError: a part cannot be read.
     """
     rows: dict[str, OldRows] = {}
-    for file in parts:
+    for file, keys in parts:
         first, stated = 0, pq.read_metadata(local_copy(file)).metadata or {}
         try:
             tasks = msgspec.json.decode(stated.get(_TASKS, b"[]"), type=list[TaskRows])
         except msgspec.MsgspecError:  # written by another version
             continue
-        for task in tasks:
-            rows[task.key] = OldRows(file, first, task)
+        for key, task in zip(keys, tasks, strict=False):
+            rows[key] = OldRows(file, first, task)
             first += task.num_rows
     rows.pop("", None)
     return rows

@@ -57,6 +57,8 @@ class LengthsManifest(Manifest, frozen=True, kw_only=True):
     text_engine: Mapping[str, Any] | None = written(None)
     sources: tuple[Source, ...]
     files: tuple[File, ...]
+    keys: tuple[tuple[str, ...], ...] | None = None
+    """Keys of the tasks of each file; empty ones for rows that another run may mend."""
     methods: Mapping[str, Count]
     rejected: Mapping[str, Count]
     num_media: Count
