@@ -47,7 +47,7 @@ SOURCES = {
     "assistants first": "{% for m in messages | selectattr('role', 'equalto', 'assistant') %}"
     "<|im_start|>assistant\n" + SAID + TAIL + HEAD + SAID + TAIL,
 }
-NUM_CHATS = int(os.environ.get("PACKIDX_HOSTILE_CHATS", "3000"))  # 20,000: 10 minutes of CPU
+NUM_CHATS = int(os.environ.get("PACKIDX_HOSTILE_CHATS", "2000"))  # 20,000: 10 minutes of CPU
 PLACEHOLDERS = ("<|image_pad|>", "<start_of_image>", "<|image|>", "<image>", "[IMG]")
 PLAIN = ["Yes.", "Yes.", "Yes.", "assistant", "user", "model", "a", "aa", "cat", "What is there?"]
 WORDS = [
@@ -125,9 +125,9 @@ class Hostile:
     ("words", "num_chats", "num_real"),
     [
         ("all", 500, 50),
-        pytest.param("all", NUM_CHATS, 1000, marks=pytest.mark.slow),
-        pytest.param("last", 1000, 300, marks=pytest.mark.slow),
-        pytest.param("no-eot", 1000, 300, marks=pytest.mark.slow),
+        pytest.param("all", NUM_CHATS, 300, marks=pytest.mark.slow),
+        pytest.param("last", 300, 300, marks=pytest.mark.slow),
+        pytest.param("no-eot", 300, 300, marks=pytest.mark.slow),
     ],
 )
 def test_hostile_chats(name: str, words: str, num_chats: int, num_real: int) -> None:
