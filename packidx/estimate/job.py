@@ -63,7 +63,7 @@ class EstimateJob:
     remote_media: tuple[str, ...] = ()
     """URLs below which records may refer to objects of stores."""
     text_engine: Mapping[str, Any] | None = None
-    """The engine that tokenizes, and why; None where no text is tokenized."""
+    """The engine that tokenizes, and why; None if no text is tokenized."""
     compared: Compared | None = None
     """Of the processor with the real one; None where it renders no text."""
     is_random: bool = False

@@ -47,7 +47,7 @@ class PartPlan:
     name: str
     """Name of the file up to its digest."""
     tasks: tuple[Task, ...]
-    """What its rows are, in order."""
+    """Tasks of its rows, in order."""
     old: tuple[OldRows | None, ...]
     """Rows of each task that are there; None if the task is counted."""
 

@@ -209,11 +209,11 @@ class Compared(JsonObject, frozen=True, kw_only=True, rename={"by": "with"}):
     by: str | None
     """``'transformers 5.23.0'``; None if nothing was compared."""
     reason: str | None = None
-    """Why nothing was compared."""
+    """Reason if nothing was compared."""
     computed: tuple[str, ...] = written(())
     """Kinds whose tokens are those that the rules give."""
     built: Mapping[str, str] = field(default_factory=dict)
-    """Kinds of which every record is built → the first difference."""
+    """Kinds whose records are all built → the first difference."""
     rare: Mapping[str, str | None] = field(default_factory=dict)
     """Kinds that were compared while counting → None, or the difference."""
     num_built: Count = 0

@@ -3,7 +3,7 @@
 Each text, reasoning, and name of a called function is given to the template with a mark before and
 after its *core*, which is all of it but the white space at its ends. Where the marks come out is
 the text: a `Stretch` of the rendering. Marks are characters of the last two planes of Unicode,
-which nobody assigns.
+which Unicode leaves unassigned.
 """
 
 from __future__ import annotations

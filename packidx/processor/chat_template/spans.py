@@ -80,11 +80,11 @@ def are_apart(
 def masked(conversation: Conversation, words: Iterable[str]) -> Conversation:
     """Return a conversation with other characters in place of words and marks in its texts; itself
     if no text holds one."""
-    told = [word for word in words if word]
+    present = [word for word in words if word]
     texts = "\n".join([part for t in conversation.turns for part in t.parts if type(part) is str])
-    if not any(map(texts.__contains__, told)):
+    if not any(map(texts.__contains__, present)):
         return conversation
-    pattern = re.compile("|".join([*map(re.escape, told), MARKED.pattern]))
+    pattern = re.compile("|".join([*map(re.escape, present), MARKED.pattern]))
 
     def mask(part: str) -> str:
         return pattern.sub(lambda found: STAND_IN * len(found.group()), part)

@@ -100,8 +100,8 @@ def marked_spans(
         Lost: a message has no text that shows, or the template takes it apart.
     """
     bare = [*shown.bare, *(repr(turn.extra) for turn in turns if turn.extra)]
-    told = {word for word in (words.header.strip(), words.stop, words.call_stop) if word}
-    if any(word in text for text in bare for word in told):
+    known = {word for word in (words.header.strip(), words.stop, words.call_stop) if word}
+    if any(word in text for text in bare for word in known):
         raise Lost("a message holds a word of the template's own")
     spans: list[Span] = []
     for number, is_wanted in enumerate(policy.trains(turns)):
