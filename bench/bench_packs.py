@@ -27,6 +27,7 @@ from packidx.torch import PackedDataset
 
 PACKS = 24
 MODEL = "qwen2.5-vl"
+MAX_PIXELS = 1_003_520
 
 
 def main(data: Path) -> None:
@@ -35,7 +36,9 @@ def main(data: Path) -> None:
     from transformers import AutoProcessor
 
     folder = data / "processors" / MODEL
+    # The corpus is counted with the limit of an image that examples/recipe.yaml gives.
     processor = AutoProcessor.from_pretrained(folder)
+    processor.image_processor.size.longest_edge = MAX_PIXELS
     with tempfile.TemporaryDirectory() as output:
         plan_packs(data / "lengths", output, capacity=8192)
         index = open_index(output)
