@@ -12,11 +12,13 @@ import jinja2.nodes
 import jinja2.parser
 import jinja2.runtime
 import jinja2.sandbox
+import jinja2.utils
 
 from packidx.errors import BadRecord
 from packidx.processor.chat_template.marks import BORDERS
 
 _DICT = frozenset(dir(dict))
+_OWN = (jinja2.utils.Namespace, jinja2.runtime.LoopContext)
 
 
 class Generation(jinja2.ext.Extension):
@@ -65,12 +67,21 @@ def now(layout: str) -> str:
 
 
 class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """The sandbox of transformers, quicker at reading a message's keys."""
+    """The sandbox of transformers in half the time: it does not guard a message's keys, nor the
+    macros, loops and namespaces of the template itself."""
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        if type(obj) is dict and attribute in obj and attribute not in _DICT:
-            return obj[attribute]  # Jinja asks for an attribute first, which a dict does not have
+        if type(obj) is dict:
+            if attribute in obj and attribute not in _DICT:
+                return obj[attribute]  # Jinja asks for an attribute first, which a dict has not
+        elif type(obj) in _OWN and attribute[0] != "_" and hasattr(obj, attribute):
+            return getattr(obj, attribute)
         return super().getattr(obj, attribute)
+
+    def call(self, context: jinja2.runtime.Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if type(obj) is jinja2.runtime.Macro:
+            return context.call(obj, *args, **kwargs)
+        return super().call(context, obj, *args, **kwargs)
 
 
 def chat_environment(generation: type[Generation] = Generation) -> jinja2.Environment:
