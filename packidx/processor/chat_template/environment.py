@@ -79,8 +79,10 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return super().getattr(obj, attribute)
 
     def call(self, context: jinja2.runtime.Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if type(obj) is jinja2.runtime.Macro:
-            return context.call(obj, *args, **kwargs)
+        if type(obj) is jinja2.runtime.Macro:  # as `Context.call`, which first asks what it is
+            kwargs.pop("_block_vars", None)
+            kwargs.pop("_loop_vars", None)
+            return obj(context.eval_ctx, *args, **kwargs)
         return super().call(context, obj, *args, **kwargs)
 
 
