@@ -15,8 +15,7 @@ from .options import Decorator, option, pairs_option, settings_option, together,
 from .show.console import print_facts, print_rows, say, warn, with_parts
 
 if TYPE_CHECKING:
-    from packidx.estimate import LengthsSummary
-    from packidx.estimate.again import Reused
+    from packidx.estimate.api import LengthsSummary, Reused
 
 
 _Examples = Mapping[tuple[str, str], tuple[str, str]]
@@ -183,7 +182,7 @@ def warn_of_rejected(sources: Sequence[Mapping[str, Any]], limit: str | None, pa
 
 def print_lengths(summary: LengthsSummary) -> None:
     """Facts of the table, and a line for each source."""
-    from packidx.lengths.parts import first_rejected
+    from packidx.estimate.summary import first_rejected
 
     state = "unchanged" if summary.existed else f"written in {summary.seconds:.1f} s"
     facts = {"samples": with_parts(summary.num_samples, summary.methods)}

@@ -1,4 +1,9 @@
-"""`estimate_lengths`: count every sample of some sources into a lengths table."""
+"""`estimate_lengths`: count every sample of some sources into a lengths table.
+
+Of the table that is there, the rows of a task are reused if a part has the task's key. A shard that
+has the URI, the size and the time of change (in a store: the version) of the manifest's is not
+scanned.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +11,22 @@ import functools
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from packidx.errors import OptionError
-from packidx.estimate.again import Earlier, Reused
+from msgspec.structs import replace
+
+from packidx.errors import FormatError, OptionError
 from packidx.estimate.counter import CounterSettings, RecordCounter
-from packidx.estimate.job import EstimateJob, job_shards, make_manifest
+from packidx.estimate.job import (
+    EstimateJob,
+    difference,
+    draft_manifest,
+    job_shards,
+    make_manifest,
+    planless,
+)
 from packidx.estimate.parts import OldRows, finished_parts, rows_in, stated_sums
 from packidx.estimate.summary import (
     CountSummary,
@@ -21,23 +34,39 @@ from packidx.estimate.summary import (
     dated,
     read_limit,
 )
-from packidx.estimate.survey import refuse_absent_columns, survey
-from packidx.estimate.tasks import make_parts, plan_parts
+from packidx.estimate.survey import survey
+from packidx.estimate.tasks import PartPlan, make_parts, plan_parts
 from packidx.estimate.user_encoder import Encode
-from packidx.format.lengths import LengthsManifest
-from packidx.format.manifest import Layout, compared_of
+from packidx.format.lengths import KIND, LengthsManifest, existing_manifest
+from packidx.format.manifest import DEFAULT, Layout, Shard, compared_of
 from packidx.io import files, storage, urls
 from packidx.io.output_folder import discard_abandoned, replacing
 from packidx.io.own_files import remove_stale
-from packidx.lengths.parts import KIND, existing_manifest
+from packidx.records.containers.base import file_version
+from packidx.records.containers.tar import TORN
 from packidx.records.media.opener import forget_media
 from packidx.records.media.paths import check_folder, check_remote
-from packidx.records.shards import check_unchanged, scan_shards
+from packidx.records.shards import InputFile, check_unchanged, scan_shards
 from packidx.records.sources.find_shards import find_shards
 from packidx.records.sources.mixes import DataSet
 from packidx.run import open_workers
 from packidx.run.workers import Progress, num_workers, silent
+from packidx.software import software
 from packidx.user_code import Function
+
+
+@dataclass(frozen=True, slots=True)
+class Reused:
+    """The rows of a table that are an earlier one's, and why the others are not."""
+
+    num_samples: int = 0
+    """Rows that were reused."""
+    num_counted: int = 0
+    """Rows that were counted."""
+    counted: list[str] = field(default_factory=list)
+    """Shards of which some rows were counted."""
+    reason: str | None = None
+    """Why nothing was reused at all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +77,12 @@ class LengthsSummary(CountSummary):
     fingerprint: str
     existed: bool
     """The same table was there already and was left as it is."""
-    num_parts: int = 0
-    resumed_parts: int = 0
+    num_parts: int
+    resumed_parts: int
     """Parts that an earlier run of this very job had finished before it ended."""
-    compared: Mapping[str, Any] | None = None
+    compared: Mapping[str, Any] | None
     """What came of comparing the processor with the real one (FORMAT.md); None without one."""
-    reused: Reused | None = None
+    reused: Reused | None
     """What of an earlier table is in it; None if there was none, or with `fresh`."""
 
 
@@ -146,7 +175,9 @@ def estimate_lengths(
     num_processes = num_workers(workers)
     output = urls.local_path(os.fspath(output))
     root, remote = check_folder(media_root), check_remote(remote_media)
-    existing, wrong = existing_manifest(output)
+    earlier, reason = existing_manifest(output)
+    if fresh:
+        earlier = reason = None
     ignored = (ignore,) if isinstance(ignore, str) else tuple(ignore)
     layout = Layout(
         columns or {},
@@ -174,24 +205,21 @@ def estimate_lengths(
     forget_media()
     with open_workers(engine, workers) as counting:
         counter = RecordCounter(settings, settings.load())
-        earlier = None if existing is None or fresh else Earlier(output, existing)
-        known = None if earlier is None else earlier.known_scan
-        scans = scan_shards(shards, num_processes, progress, known)
+        known = [] if earlier is None else [_known_scans(earlier)]
+        scans = scan_shards(shards, num_processes, progress, *known)
         takes_media = counter.files is None or counter.files.image_settings is not None
-        own = job_shards(shards, scans, name is not None, takes_media, root, remote)
+        own = job_shards(shards, scans, takes_media, root, remote)
         job = EstimateJob(own, counter, root, remote)
-        if counter.transform is None:
-            refuse_absent_columns(own)
-        job = replace(job, **survey(counter, own)._asdict())
-        rows: dict[str, OldRows] = {}
-        found = None if wrong is None or fresh else Reused(reason=wrong)
+        survey(job)
+        may_reuse = earlier is not None or reason is not None
+        rows, resumed = dict[str, OldRows](), 0
         if earlier is not None:
-            rows, found = earlier.find_rows(job)
-        if earlier is not None and earlier.is_made_of(job, plan_parts(job, rows)):
+            rows, reason = _old_rows(output, earlier, job)
+        plans = plan_parts(job, rows)
+        if existed := earlier is not None and _is_made_of(earlier, job, plans):
+            manifest = earlier
             discard_abandoned(output)
-            remove_stale(output, KIND, [file.path for file in earlier.manifest.files])
-            found = Reused(earlier.manifest.num_samples)
-            summary = _summary(output, earlier.manifest, begun, found, existed=True)
+            remove_stale(output, KIND, [file.path for file in manifest.files])
         else:
             uploaded = functools.partial(progress, "upload")
             with replacing(output, KIND, "fresh" if fresh else "", uploaded) as built:
@@ -199,52 +227,96 @@ def estimate_lengths(
                 plans = plan_parts(job, rows | finished)
                 parts = make_parts(job, plans, built.table, counting, progress)
                 storage.overlapped(
-                    lambda each: check_unchanged(each.context.path, each.stated), own
+                    lambda each: check_unchanged(each.context.file.path, each.stated), own
                 )
                 manifest = make_manifest(job, parts)
                 built.keep([file.path for file in manifest.files])
                 files.write_json(os.path.join(built.table, KIND.manifest), manifest.to_json())
-            if found is not None:
-                counted = [task for plan in plans for task in plan.counted]
-                number = sum(task.range.num_records for task in counted)
-                names = list(dict.fromkeys(task.shard.name for task in counted))
-                found = Reused(manifest.num_samples - number, number, names, found.reason)
             keys = [{task.key for task in plan.tasks} for plan in plans]
             resumed = sum(bool(of_part) and of_part <= finished.keys() for of_part in keys)
-            summary = _summary(output, manifest, begun, found, resumed)
-    summary = replace(summary, warnings=[*unread, *dated(job.encoder)])
-    if limit is not None:
-        check_rejected(summary.sources, limit, output)
-    return summary
-
-
-_OF_SOURCES = ("name", *stated_sums(Counter()), "columns")
-
-
-def _summary(
-    path: str,
-    manifest: LengthsManifest,
-    begun: float,
-    reused: Reused | None = None,
-    resumed: int = 0,
-    existed: bool = False,
-) -> LengthsSummary:
+    counted = [task for plan in plans for task in plan.counted]
+    number = sum(task.range.num_records for task in counted)
+    names = list(dict.fromkeys(task.shard.name for task in counted))
     compared = compared_of(manifest.encoder)
-    return LengthsSummary(
-        path=path,
+    summary = LengthsSummary(
+        path=output,
         fingerprint=manifest.fingerprint,
         num_samples=manifest.num_samples,
         num_rejected=manifest.num_rejected,
         num_tokens=sum(source.num_tokens for source in manifest.sources),
         methods=dict(manifest.methods),
         rejected=dict(manifest.rejected),
-        sources=[
-            {name: getattr(source, name) for name in _OF_SOURCES} for source in manifest.sources
-        ],
+        sources=[{each: getattr(source, each) for each in _SOURCE} for source in manifest.sources],
         existed=existed,
         seconds=time.monotonic() - begun,
         num_parts=len(manifest.files),
         resumed_parts=resumed,
         compared=None if compared is None else compared.to_json(),
-        reused=reused,
+        reused=Reused(manifest.num_samples - number, number, names, reason) if may_reuse else None,
+        warnings=[*unread, *dated(job.encoder)],
     )
+    if limit is not None:
+        check_rejected(summary.sources, limit, output)
+    return summary
+
+
+_SOURCE = ("name", *stated_sums(Counter()), "columns")
+
+
+def _known_scans(manifest: LengthsManifest) -> Callable[[InputFile], Shard | None]:
+    """Return what gives the shard of a file that a table was counted of, and None for any other."""
+    # A manifest does not say which samples are torn.
+    is_usable = manifest.software == software() and TORN not in manifest.rejected
+    by_uri = {shard.uri: shard for shard in manifest.shards if is_usable}
+    layouts = {each.name: planless(each.layout or DEFAULT) for each in manifest.sources}
+
+    def known(file: InputFile) -> Shard | None:
+        shard = by_uri.get(file.uri)
+        if shard is None or not shard.ranges or shard.container != file.container:
+            return None
+        if layouts[shard.source] != planless(file.layout):
+            return None
+        if (shard.bytes, shard.version) != file_version(file.path):
+            return None
+        return replace(shard, source=file.source)
+
+    return known
+
+
+def _old_rows(
+    path: str, manifest: LengthsManifest, job: EstimateJob
+) -> tuple[dict[str, OldRows], str | None]:
+    """Return the rows of a table that `job` can reuse by the keys of their tasks, and why none.
+
+    Raises:
+        OSError: a part cannot be read.
+    """
+    reason = difference(draft_manifest(job), manifest)
+    if not job.counter.is_known:
+        reason = "its encoder has no fingerprint to be known by"
+    try:
+        stored = [file.within(path) for file in manifest.files if reason is None]
+        return rows_in(zip(stored, manifest.keys or (), strict=False)), reason
+    except FormatError as error:
+        return {}, str(error).partition(":")[0]
+
+
+def _is_made_of(manifest: LengthsManifest, job: EstimateJob, plans: Sequence[PartPlan]) -> bool:
+    """Return True if `job`, all of whose parts these are, would make this very table."""
+    names = [file.path.rpartition("-")[0] for file in manifest.files]
+    return (
+        not any(plan.counted for plan in plans)
+        and [plan.name for plan in plans] == names
+        and _stated(draft_manifest(job)) == _stated(manifest)
+    )
+
+
+def _stated(manifest: LengthsManifest) -> list[Any]:
+    """Return the members of a manifest that counting does not change, without times of change."""
+    return [
+        *(manifest.options, manifest.transform, manifest.software),
+        manifest.encoder and replace(manifest.encoder, compared=None),
+        manifest.text_engine,
+        [replace(shard, version=None) for shard in manifest.shards],
+        [(each.name, each.media_root, each.remote_media, each.layout) for each in manifest.sources],
+    ]

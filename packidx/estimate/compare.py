@@ -65,10 +65,6 @@ class Comparer:
             self.reason = str(error) if has_torch() else "torch is not installed"
             return None
 
-    def begin_task(self) -> None:
-        """Forget the kinds that were compared in the task before."""
-        self.kinds = {}
-
     def close(self) -> Compared:
         """Return what was compared, in the process that decides for all."""
         if self.real is None:

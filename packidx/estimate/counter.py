@@ -17,7 +17,7 @@ from packidx.encode.loading import load_processor
 from packidx.errors import BadRecord, LimitError, MismatchError, OptionError
 from packidx.estimate.compare import Comparer
 from packidx.estimate.user_encoder import Encode, Measured, UserEncoder, measure_sample
-from packidx.format.manifest import DEFAULT, Compared, Layout
+from packidx.format.manifest import Compared, RecordRange
 from packidx.io import storage
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
@@ -25,9 +25,7 @@ from packidx.processor.counts import HEURISTIC, Counts
 from packidx.processor.kinds import record_kind
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.processor.text.gigatoken import Gigatoken
-from packidx.records.containers.base import RecordRange
-from packidx.records.containers.registry import DEFAULT as JSONL
-from packidx.records.conversation import Conversation, Media, MediaInfo, map_media
+from packidx.records.conversation import Conversation, MediaInfo, map_media
 from packidx.records.media.opener import (
     MediaOpener,
     check_reference,
@@ -37,6 +35,7 @@ from packidx.records.media.opener import (
 )
 from packidx.records.media.paths import MediaRoot
 from packidx.records.read import Change, ReadRecord, RecordReader, opened_record, read_records
+from packidx.records.shards import InputFile
 from packidx.user_code import Function, Transform
 
 
@@ -234,15 +233,10 @@ class ShardContext:
     number: int
     name: str
     """File name, or the shortest path suffix that tells it from the table's other shards."""
-    path: str
-    source: str
+    file: InputFile
     root: MediaRoot
     """Where its records' media may lie."""
-    sized: bool
-    """Whether sizes matter where token counts are stated (that is, a processor is given)."""
-    container: str = JSONL
-    layout: Layout = DEFAULT
-    has_media: bool = True
+    has_media: bool
     """Whether records of its source may have media: only where none has is a placeholder text."""
 
 
@@ -258,8 +252,9 @@ def read_shard(
         columns: as of `RecordReader`.
         change: as of `RecordReader`.
     """
-    reader = RecordReader(shard.layout, change, columns, has_media=shard.has_media)
-    return read_records(shard.path, part, reader, shard.container)
+    file = shard.file
+    reader = RecordReader(file.layout, change, columns, has_media=shard.has_media)
+    return read_records(file.path, part, reader, file.container)
 
 
 def examine_batch(
@@ -285,6 +280,10 @@ def examine_batch(
         with _errors_kept(item):
             counter.compare(item, shard, record, only=only_compare)
 
+    def look(item: ExaminedRecord) -> None:
+        with _errors_kept(item):
+            _look(item, shard.root, is_sized=counter.files is not None)
+
     for record in records:
         at, talk = record.locator, record.conversation
         item = ExaminedRecord(at.row + shift, *at, key=record.key)
@@ -299,27 +298,36 @@ def examine_batch(
         if talk is not None and any(is_remote(medium, shard.root) for medium in talk.media):
             waiting.append((item, record))
         else:
-            _look(item, shard)
+            look(item)
             compare(item, record)
     if waiting:
         with warnings.catch_warnings():
             # Filters belong to all threads: each would take away and bring back the others'.
             warnings.simplefilter("ignore")
-            storage.overlapped(lambda pair: _look(pair[0], shard), waiting)
+            storage.overlapped(lambda pair: look(pair[0]), waiting)
         for item, record in waiting:
             compare(item, record)
     return rows
 
 
-def _look(item: ExaminedRecord, shard: ShardContext) -> None:
-    """Find out the sizes of a record's media."""
-    talk = item.conversation
-    with _errors_kept(item):
-        if talk is not None and talk.media:
-            item.infos = tuple(_info(medium, shard) for medium in talk.media)
-            if any(not isinstance(medium.ref, str) for medium in talk.media):
-                # Content of files: a batch must not hold that of all its records.
-                item.conversation = without_references(talk)
+def _look(item: ExaminedRecord, root: MediaRoot, *, is_sized: bool) -> None:
+    """Find out the sizes of a record's media; without a processor, those that no count stands for.
+
+    Raises:
+        BadRecord: a medium cannot be used.
+    """
+    talk, infos = item.conversation, list[MediaInfo | None]()
+    for medium in () if talk is None else talk.media:
+        if is_sized or (medium.kind == "image" and medium.tokens is None):
+            infos.append(media_info(medium, root))
+        else:
+            is_stated = medium.tokens is not None or None not in (medium.height, medium.width)
+            check_reference(medium, root, exists=not is_stated)
+            infos.append(None)
+    item.infos = tuple(infos)
+    if talk is not None and any(not isinstance(medium.ref, str) for medium in talk.media):
+        # Content of files: a batch must not hold that of all its records.
+        item.conversation = without_references(talk)
 
 
 @contextlib.contextmanager
@@ -334,14 +342,6 @@ def _errors_kept(item: ExaminedRecord) -> Iterator[None]:
         item.conversation, item.error = None, BadRecord("bad_record", text)
 
 
-def _info(medium: Media, shard: ShardContext) -> MediaInfo | None:
-    if shard.sized or (medium.kind == "image" and medium.tokens is None):
-        return media_info(medium, shard.root)
-    is_stated = medium.tokens is not None or None not in (medium.height, medium.width)
-    check_reference(medium, shard.root, exists=not is_stated)
-    return None
-
-
 def count_rows(items: Sequence[ExaminedRecord], counter: RecordCounter) -> tuple[Counts, list[int]]:
     """Count the records that were not built; an error of one costs no other record.
 
@@ -350,24 +350,20 @@ def count_rows(items: Sequence[ExaminedRecord], counter: RecordCounter) -> tuple
         the counts or left out.
     """
 
-    def rest() -> list[int]:
-        return [n for n, item in enumerate(items) if item.error is None and item.measured is None]
-
-    numbers = rest()
+    numbers = [n for n, item in enumerate(items) if item.error is None and item.measured is None]
     try:
         counts = counter.count([items[number] for number in numbers])
     except (LimitError, MemoryError, MismatchError):  # no record's error
         raise
-    except Exception:
-        for item in [items[number] for number in numbers]:
-            try:
-                counter.count([item])
-            except (LimitError, MemoryError, MismatchError):
-                raise
-            except Exception as error:
-                item.error = BadRecord("uncountable", f"{type(error).__name__}: {error}")
-        numbers = rest()
-        counts = counter.count([items[number] for number in numbers])
+    except Exception as error:
+        if len(numbers) == 1:
+            text = f"{type(error).__name__}: {error}"
+            items[numbers[0]].error = BadRecord("uncountable", text)
+        for number in numbers:
+            count_rows([items[number]], counter)
+        if all(items[number].error is None for number in numbers):
+            raise
+        return count_rows(items, counter)
     for at in np.flatnonzero(counts.length > _MAX_TOKENS).tolist():
         text = f"{counts.length[at]} tokens, over {_MAX_TOKENS}"
         counts.errors.setdefault(at, BadRecord("too_many_tokens", text))

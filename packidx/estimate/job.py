@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from packidx.digests import canonical_json, digest
@@ -20,6 +20,7 @@ from packidx.format.manifest import (
     Compared,
     Encoder,
     Layout,
+    RecordRange,
     Shard,
     Transform,
     compared_of,
@@ -27,17 +28,11 @@ from packidx.format.manifest import (
     sealed,
 )
 from packidx.io import urls
-from packidx.records.containers.base import RecordRange
 from packidx.records.containers.registry import container
 from packidx.records.leftovers import merge_columns
 from packidx.records.media.paths import MediaRoot
 from packidx.records.media.references import LIST_KEYS
-from packidx.records.shards import (
-    InputFile,
-    ScannedShard,
-    short_names,
-    stored_range,
-)
+from packidx.records.shards import InputFile, short_names
 from packidx.software import software
 
 _MEDIA = frozenset(keys[0] for keys in LIST_KEYS.values())  # which a source is said not to have
@@ -49,12 +44,11 @@ class JobShard(NamedTuple):
     context: ShardContext
     stated: Shard
     """As the manifest has it."""
-    ranges: tuple[RecordRange, ...]
 
 
-@dataclass(frozen=True)
+@dataclass
 class EstimateJob:
-    """The records that are counted, and the way."""
+    """The records that are counted, and how; the last three are decided by `survey`."""
 
     shards: tuple[JobShard, ...]
     counter: RecordCounter
@@ -68,11 +62,6 @@ class EstimateJob:
     """Of the processor with the real one; None where it renders no text."""
     is_random: bool = False
     """True if the transform makes different records of two copies of one."""
-
-    @property
-    def layouts(self) -> dict[str, Layout]:
-        """The layout of each source, by name."""
-        return {shard.context.source: shard.context.layout for shard in self.shards}
 
     @property
     def options(self) -> dict[str, Any]:
@@ -94,7 +83,7 @@ class EstimateJob:
 
     @property
     def encoder(self) -> Encoder | None:
-        """Return what builds the samples that were counted; None where nobody knows."""
+        """Return what builds the samples that were counted; None where it is not known."""
         settings, files = self.counter.settings, self.counter.files
         fingerprint = self.counter.fingerprint()
         if self.counter.encoder is not None:
@@ -120,8 +109,7 @@ class EstimateJob:
 
 def job_shards(
     files: Sequence[InputFile],
-    scans: Sequence[ScannedShard],
-    has_processor: bool,
+    scans: Sequence[Shard],
     takes_media: bool,
     media_root: str | None,
     remote_media: tuple[str, ...],
@@ -132,25 +120,17 @@ def job_shards(
     for number, (file, scan, name) in enumerate(zip(files, scans, names, strict=True)):
         stated = media_root or file.layout.media_root
         folder = (os.path.dirname(file.path) or ".") if stated is None else stated
-        context = ShardContext(
-            number,
-            name,
-            file.path,
-            file.source,
-            MediaRoot(folder, stated is not None, remote_media),
-            has_processor,
-            file.container,
-            file.layout,
-            takes_media and _MEDIA.isdisjoint(file.layout.ignore),
-        )
-        shards.append(JobShard(context, scan.shard, scan.ranges))
+        root = MediaRoot(folder, stated is not None, remote_media)
+        has_media = takes_media and _MEDIA.isdisjoint(file.layout.ignore)
+        context = ShardContext(number, name, file, root, has_media)
+        shards.append(JobShard(context, scan))
     return tuple(shards)
 
 
 def _recipe(manifest: LengthsManifest) -> dict[str, Any]:
     """Return by name all that decides rows, except records and media."""
     encoder, compared = manifest.encoder, compared_of(manifest.encoder)
-    return {
+    recipe = {
         **manifest.options,
         "encoder": encoder and replace(encoder, name=None, compared=None).to_json(),
         "transform": manifest.transform and replace(manifest.transform, is_random=False).to_json(),
@@ -158,20 +138,16 @@ def _recipe(manifest: LengthsManifest) -> dict[str, Any]:
         "comparison": compared and [compared.by, sorted(compared.computed), sorted(compared.built)],
         **manifest.software,
     }
+    if encoder is not None:
+        del recipe["processor"]  # its fingerprint names it, however its folder is spelt
+    return recipe
 
 
 def difference(mine: LengthsManifest, theirs: LengthsManifest) -> str | None:
-    """Return the first thing in which `theirs` has another recipe, in words."""
+    """Return in words what `theirs` has another recipe in."""
     now, was = _recipe(mine), _recipe(theirs)
-    if now["encoder"] == was["encoder"] is not None:
-        now["processor"] = was.get("processor")  # another spelling of its folder
-    for name in [*now, *(was.keys() - now.keys())]:
-        if now.get(name) != was.get(name):
-            if name in ("encoder", "transform"):
-                return f"its {name} has changed, or its settings or files have"
-            shown = name.replace("_", " ")
-            return f"its {shown} has changed from {was.get(name)} to {now.get(name)}"
-    return None
+    names = [name for name in {**now, **was} if now.get(name) != was.get(name)]
+    return f"counted with another {', '.join(names).replace('_', ' ')}" if names else None
 
 
 class Task(NamedTuple):
@@ -182,29 +158,33 @@ class Task(NamedTuple):
     first_id: int
     """sample_id of its first row."""
     key: str
-    """Digest of all that decides its rows, except the columns that follow from their place."""
+    """Digest of all that decides its rows, except their place in the table."""
 
 
 def list_tasks(job: EstimateJob) -> Iterator[Task]:
     """Yield the tasks of a job, whose text engine and comparison are decided, in order."""
-    recipe = _recipe(draft_manifest(job))
-    if recipe["encoder"] is not None:
-        del recipe["processor"]  # its fingerprint names it, however its folder is spelt
     versions = [schema.FORMAT_VERSION, str(schema.LENGTHS_WITH_SPANS)]
+    recipe = _recipe(draft_manifest(job))
     head = digest(canonical_json([recipe, job.counter.fingerprints, versions]))
     first_id = 0
-    for context, stated, ranges in job.shards:
-        root, layout = context.root, replace(context.layout, sample_ratio=DEFAULT.sample_ratio)
-        places = [urls.absolute(place) for place in (context.path, root.folder, *root.elsewhere)]
+    for context, stated in job.shards:
+        root, layout = context.root, planless(context.file.layout)
+        places = [context.file.path, root.folder, *root.elsewhere]
+        named = [context.name, *map(urls.absolute, places)]
         content = [stated.container, stated.fingerprint, stated.rows]
         if not container(stated.container).hashes_all:
             content += [stated.bytes, stated.version]
-        shared = digest(canonical_json([head, places, layout.to_json(), content]))
-        for part in ranges:
+        shared = digest(canonical_json([head, named, layout.to_json(), content]))
+        for part in stated.ranges:
             drawn = None if job.transform is None else first_id  # it draws by sample ids
-            key = digest(canonical_json([shared, stored_range(part), part.torn, drawn]))[:32]
+            key = digest(canonical_json([shared, to_builtins(part), drawn]))[:32]
             yield Task(context, part, first_id, key)
             first_id += part.num_records
+
+
+def planless(layout: Layout) -> Layout:
+    """Return `layout` without what is the plan's."""
+    return replace(layout, sample_ratio=DEFAULT.sample_ratio)
 
 
 def make_manifest(job: EstimateJob, parts: Sequence[Part]) -> LengthsManifest:
@@ -215,24 +195,23 @@ def make_manifest(job: EstimateJob, parts: Sequence[Part]) -> LengthsManifest:
 
 def draft_manifest(job: EstimateJob, parts: Sequence[Part] = ()) -> LengthsManifest:
     """Return the manifest of a table with these parts, without digests."""
-    totals: dict[str, Sums] = {name: Counter() for name in job.layouts}
-    total: Sums = Counter()
+    layouts = {shard.stated.source: shard.context.file.layout for shard in job.shards}
+    totals = {name: Sums() for name in layouts}
+    columns = {name: dict[str, str]() for name in layouts}
+    total, rare = Sums(), dict[str, str | None]()
     for part in parts:
         for name, own in part.sources.items():
             totals[name].update(own)
             total.update(own)
-    encoder = job.encoder
-    if encoder is not None and job.compared is not None:
-        tasks = [task for part in parts for task in part.tasks]
-        rare = {kind: why for task in tasks for kind, why in task.kinds.items()}
-        built = total["num_built", ""]
-        compared = replace(job.compared, rare=dict(sorted(rare.items())), num_built=built)
-        encoder = replace(encoder, compared=compared)
-    rejected = numbers_of(total, "rejected")
-    columns: dict[str, dict[str, str]] = {name: {} for name in job.layouts}
-    sources = (shard.stated.source for shard in job.shards for _ in shard.ranges)
+    sources = (shard.stated.source for shard in job.shards for _ in shard.stated.ranges)
     for name, task in zip(sources, (task for part in parts for task in part.tasks), strict=False):
         merge_columns(columns[name], task.columns)
+        rare |= task.kinds
+    encoder = job.encoder
+    if encoder is not None and job.compared is not None:
+        rare, built = dict(sorted(rare.items())), total["num_built", ""]
+        encoder = replace(encoder, compared=replace(job.compared, rare=rare, num_built=built))
+    rejected = numbers_of(total, "rejected")
     return LengthsManifest(
         fingerprint="",
         num_samples=total["num_samples", ""],
@@ -251,7 +230,7 @@ def draft_manifest(job: EstimateJob, parts: Sequence[Part] = ()) -> LengthsManif
                 columns=None if job.counter.encoder else dict(sorted(columns[name].items())),
                 **stated_sums(totals[name]),
             )
-            for name, layout in job.layouts.items()
+            for name, layout in layouts.items()
         ),
         files=tuple(part.file for part in parts),
         keys=tuple(tuple(task.key for task in part.tasks) for part in parts),

@@ -96,8 +96,6 @@ class TaskRows(NamedTuple):
 
     key: str
     """Digest of all that decides them; empty if another run may mend some."""
-    name: str
-    """What keys of records without a name of their own begin with."""
     num_rows: int
     columns: dict[str, str]
     """Of the records, and what each is used as."""

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+import pyarrow.parquet as pq
+
 from packidx.errors import OptionError, SourceError
-from packidx.format.manifest import Encoder
+from packidx.format.lengths import KIND, LengthsManifest
+from packidx.format.manifest import Encoder, load
+from packidx.io import urls
+from packidx.io.copies import local_copy
+from packidx.records.shards import short_names
 
 WARNED = Fraction(1, 100)
 """Above this share of a source a warning is due."""
@@ -69,13 +75,14 @@ def over_limit(sources: Sequence[Source], limit: Fraction | None) -> list[Source
         limit: None stands for `_MASS`, and passes sources with few rejected records.
     """
 
-    def is_over(source: Source) -> bool:
-        share = _share(source)
-        if limit is not None:
-            return share > limit
-        return share == 1 or (share > _MASS and source["num_rejected"] >= _FEW)
-
-    return [source for source in sources if source["num_samples"] and is_over(source)]
+    most, few = (_MASS, _FEW) if limit is None else (limit, 0)
+    return [
+        source
+        for source in sources
+        if source["num_samples"]
+        and (share := _share(source)) > most
+        and (source["num_rejected"] >= few or share == 1)
+    ]
 
 
 def check_rejected(sources: Sequence[Source], limit: Fraction | None, path: str) -> None:
@@ -112,6 +119,33 @@ def told(source: Source) -> str:
 
 def _share(source: Source) -> Fraction:
     return Fraction(source["num_rejected"], source["num_samples"])
+
+
+Rejected = tuple[str, str]
+"""A source and a reason."""
+_EXAMPLE = ["source", "reason", "shard", "row", "detail"]
+
+
+def first_rejected(path: str, rejected: Collection[Rejected]) -> dict[Rejected, tuple[str, str]]:
+    """Record (``shard#row``) and detail of the first row that a table has of each kind."""
+    examples: dict[Rejected, tuple[str, str]] = {}
+    manifest = load(urls.join(path, KIND.manifest), LengthsManifest, "estimate again")
+    names = short_names([shard.uri for shard in manifest.shards])
+    for file in manifest.files:
+        wanted = [kind for kind in rejected if kind not in examples]
+        if not wanted:
+            break
+        reasons = sorted({reason for _, reason in wanted})
+        copy = local_copy(file.within(path))
+        rows = pq.read_table(copy, columns=_EXAMPLE, filters=[("reason", "in", reasons)])
+        firsts = rows.group_by(["source", "reason"], use_threads=False).aggregate(
+            [(name, "first") for name in _EXAMPLE[2:]]
+        )
+        for row in firsts.to_pylist():
+            if (kind := (row["source"], row["reason"])) in wanted:
+                record = f"{names[row['shard_first']]}#{row['row_first']}"
+                examples[kind] = record, row["detail_first"]
+    return examples
 
 
 def dated(encoder: Encoder | None) -> list[str]:

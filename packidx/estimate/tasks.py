@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from packidx.arrays import Int64s
 from packidx.digests import canonical_json, digest
@@ -76,8 +75,7 @@ def plan_parts(job: EstimateJob, rows: Mapping[str, OldRows]) -> list[PartPlan]:
     plans = []
     for number, tasks in enumerate(groups):
         stated = [
-            [task.key, task.shard.number, task.shard.source, task.shard.name, task.first_id]
-            for task in tasks
+            [task.key, task.shard.number, task.shard.file.source, task.first_id] for task in tasks
         ]
         name = f"part-{number:05d}-{digest(canonical_json(stated))[:16]}"
         plans.append(PartPlan(name, tuple(tasks), tuple(rows.get(task.key) for task in tasks)))
@@ -134,7 +132,7 @@ def make_part(plan: PartPlan, counter: RecordCounter, folder: str) -> Part:
         tables.append(rows)
         if len(tables) > _TABLES:
             tables = [pa.concat_tables(tables).combine_chunks()]
-        known.append(TaskRows(task.key, task.shard.name, rows.num_rows, columns, kinds))
+        known.append(TaskRows(task.key, rows.num_rows, columns, kinds))
     return write_part(folder, plan.name, pa.concat_tables(tables).combine_chunks(), known)
 
 
@@ -147,15 +145,10 @@ def _reused(task: Task, old: OldRows) -> pa.Table:
     """
     num, shard, first = task.range.num_records, task.shard, task.first_id
     rows = read_part(old.file).slice(old.first, num)
-    made, now = (
-        pc.binary_join_element_wise(f"{name}#", rows.column("row").cast(pa.string()), "")
-        for name in (old.rows.name, shard.name)
-    )
     values = {
         "sample_id": as_arrow(np.arange(first, first + num, dtype=np.int64)),
         "shard": pa.repeat(pa.scalar(shard.number, pa.int32()), num),
-        "source": pa.repeat(pa.scalar(shard.source, pa.string()), num),
-        "key": pc.if_else(pc.equal(rows.column("key"), made), now, rows.column("key")),
+        "source": pa.repeat(pa.scalar(shard.file.source, pa.string()), num),
     }
     for name, column in values.items():
         at = rows.schema.get_field_index(name)
@@ -189,8 +182,8 @@ def _count(
     counted = pa.concat_tables(tables)
     if counted.num_rows != part.num_records:
         raise SourceError(
-            f"{shard.path} changed while it was counted: {part.num_records} records before and "
-            f"{counted.num_rows} now between bytes {part.start} and {part.end}; start again"
+            f"{shard.file.path} changed while it was counted: {part.num_records} records before "
+            f"and {counted.num_rows} now between bytes {part.start} and {part.end}; start again"
         )
     return counted, columns, {} if comparer is None else comparer.kinds
 
@@ -205,9 +198,9 @@ def _table(shard: ShardContext, rows: Sequence[ExaminedRecord], counter: RecordC
     talks = [None if item.error else item.conversation for item in rows]
     kinds = [None if talk is None else [medium.kind for medium in talk.media] for talk in talks]
     columns: dict[str, Any] = {
-        **{name: counted[name] for name in counted.column_names},
+        **dict(zip(counted.column_names, counted.columns, strict=True)),
         "sample_id": [item.sample_id for item in rows],
-        "source": [shard.source] * num,
+        "source": [shard.file.source] * num,
         "key": [f"{shard.name}#{item.row}" if item.key is None else item.key for item in rows],
         "shard": [shard.number] * num,
         "row": [item.row for item in rows],
@@ -222,12 +215,7 @@ def _table(shard: ShardContext, rows: Sequence[ExaminedRecord], counter: RecordC
             _printable(item.error.detail) if item.error else _note(item, counter) for item in rows
         ],
     }
-    arrays = [
-        values if isinstance(values, pa.ChunkedArray) else pa.array(values, field.type)
-        for field in schema.LENGTHS_WITH_SPANS
-        for values in [columns[field.name]]
-    ]
-    return pa.Table.from_arrays(arrays, schema=schema.LENGTHS_WITH_SPANS)
+    return pa.Table.from_pydict(columns, schema=schema.LENGTHS_WITH_SPANS)
 
 
 def _note(item: ExaminedRecord, counter: RecordCounter) -> str | None:

@@ -29,7 +29,7 @@ from packidx.errors import BadRecord, OptionError, PackidxError, SourceError
 from packidx.export.energon_folders import Sources, as_energon_names
 from packidx.export.outputs import described, labels_of, open_exported, packs_in_order
 from packidx.export.packed_record import with_labels
-from packidx.format.manifest import Shard
+from packidx.format.manifest import RecordRange, Shard
 from packidx.index import Index, Pack, Sample
 from packidx.io import files, storage
 from packidx.io.option_files import dump_yaml
@@ -37,7 +37,6 @@ from packidx.io.output_folder import replacing
 from packidx.io.own_files import Kind
 from packidx.io.ranges import Extent
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
-from packidx.records.containers.base import RecordRange
 from packidx.records.containers.registry import container
 from packidx.records.conversation import Media, message_of, stated_of, to_record
 from packidx.records.fetch import Fetcher, check_key

@@ -23,9 +23,11 @@ from packidx.format.manifest import (
 from packidx.format.schema import FORMAT_VERSION, LENGTHS_FORMAT
 from packidx.io import storage, urls
 from packidx.io.copies import StoredFile
+from packidx.io.own_files import Kind, check_free
 
 PART_NAME = re.compile(r"part-\d{5,}-(?P<key>[0-9a-f]{16})-(?P<digest>[0-9a-f]{16})\.parquet")
 """Parts of a table: their number, the digits of what decides the rows, and of their SHA-256."""
+KIND = Kind(what="lengths table", manifest="manifest.json", format=LENGTHS_FORMAT, parts=PART_NAME)
 # Of a layout, what says where media are, and what only a plan makes use of.
 _NOT_HASHED = ("media_root", "sample_ratio")
 _SUMS = ("num_samples", "num_rejected", "rejected", "num_tokens", "num_label_tokens")
@@ -96,6 +98,23 @@ def _source(source: Mapping[str, Any]) -> list[Any]:
     names = {name: value for name, value in layout.items() if name not in _NOT_HASHED}
     sums = [source.get(name) for name in _SUMS]
     return [source["name"], source["media_root"] is not None, names, sums]
+
+
+def existing_manifest(path: str) -> tuple[LengthsManifest | None, str | None]:
+    """The manifest of the lengths table at `path`, if there is one that can be relied on, and what
+    is wrong with one that cannot.
+
+    Raises:
+        OptionError: `path` is a file, or a folder with something in it that is not a lengths table.
+        OSError: it cannot be looked at.
+    """
+    check_free(path, KIND)
+    if KIND.manifest not in storage.names(path):
+        return None, None
+    try:
+        return load(urls.join(path, KIND.manifest), LengthsManifest, "it is written again"), None
+    except (FormatError, OSError) as error:
+        return None, str(error)
 
 
 HELP = (

@@ -6,7 +6,6 @@ classes do not postpone their annotations, which msgspec reads.
 """
 
 import json
-import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, field
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import fields, force_setattr, replace
 
 from packidx.digests import canonical_json, digest
 from packidx.errors import FormatError, OptionError
@@ -97,6 +96,27 @@ class File(JsonObject, frozen=True, kw_only=True):
         return StoredFile(urls.join(folder, self.path), self.bytes, self.sha256)
 
 
+class RecordRange(msgspec.Struct, frozen=True, array_like=True):
+    """A run of whole records of a shard, which a task reads."""
+
+    start: Count
+    """Where it begins, in the container's own units: bytes, or numbers of row groups or records."""
+    end: Count
+    """One past its end, in the same units."""
+    first_row: Count
+    """Number of the first record in it."""
+    num_records: Count
+    weight: Count | None = None
+    """Its bytes, where `start` and `end` count something else."""
+    torn: tuple[Count, ...] = ()
+    """Rows in it whose files do not lie together, which a scan of the shard has found."""
+
+    @property
+    def nbytes(self) -> int:
+        """About how much there is to read, in bytes."""
+        return self.end - self.start if self.weight is None else self.weight
+
+
 class Shard(JsonObject, frozen=True, kw_only=True):
     """An input file."""
 
@@ -108,13 +128,13 @@ class Shard(JsonObject, frozen=True, kw_only=True):
     container: Container = "jsonl"
     version: str | None = None
     """Time of change in nanoseconds; in a store, what the store has for a version."""
-    ranges: tuple[tuple[Count, ...], ...] | None = None
-    """What tasks read: start, end, first row, records and perhaps bytes of each."""
+    ranges: tuple[RecordRange, ...] = ()
+    """What tasks read."""
 
 
 def as_planned(shard: Shard) -> Shard:
     """A shard as a plan has it, which counts nothing."""
-    return replace(shard, ranges=None)
+    return replace(shard, ranges=())
 
 
 _WHOLE = 1.0  # msgspec leaves out a default that is this very object
@@ -148,23 +168,19 @@ class Layout(JsonObject, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         _check_names("column", self.columns, COLUMNS)
         _check_names("tag", self.tags, tuple(TAGS))
-        ratio = self.sample_ratio
-        if type(ratio) not in (int, float) or not math.isfinite(ratio) or ratio < 0:
-            raise OptionError(f"sample_ratio is {ratio!r}: give a number from 0 on")
-        for name in ("media_root", "delimiter"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, str) or not value):
-                raise OptionError(f"{name} is {value!r}: give text, or leave it out")
-        is_list = isinstance(self.ignore, list | tuple)
-        if not is_list or not all(name and isinstance(name, str) for name in self.ignore):
-            raise OptionError(f"ignore is {self.ignore!r}: give a list of columns")
+        for member in fields(self):
+            try:
+                msgspec.convert(value := getattr(self, member.name), member.type)
+            except msgspec.ValidationError as error:
+                raise OptionError(f"{member.name} is {value!r:.100}: {error}") from None
         if self.pair not in (None, *PAIR_SIDES):
             raise OptionError(f"pair is {self.pair!r}: give one of {', '.join(PAIR_SIDES)}")
         if self.answers not in (None, *ANSWERS):
             raise OptionError(f"answers is {self.answers!r}: give {', '.join(ANSWERS)}")
         force_setattr(self, "columns", dict(sorted(self.columns.items())))
         force_setattr(self, "tags", dict(sorted(self.tags.items())))
-        force_setattr(self, "sample_ratio", _WHOLE if ratio == _WHOLE else ratio)
+        if self.sample_ratio == _WHOLE:
+            force_setattr(self, "sample_ratio", _WHOLE)
         force_setattr(self, "ignore", tuple(sorted(set(self.ignore))))
 
     @property
@@ -317,17 +333,14 @@ def load(path: str | Path, kind: type[M], remedy: str) -> M:
             f"{'upgrade packidx' if is_newer else remedy}"
         )
     try:
-        own = content_digest(stated)
-        if stated.get("digest") != own:
-            raise Unfit(
-                f"has digest {stated.get('digest')!r:.70}, its content {own}: it was changed after "
-                "it was written"
-            )
+        if (own := content_digest(stated)) != stated.get("digest"):
+            was = f"digest {stated.get('digest')!r:.70}, its content {own}"
+            raise FormatError(f"{path} has {was}: it was changed after it was written; {remedy}")
         return decoded(kind, stated)
+    except Unfit as error:
+        raise FormatError(f"{path} {error}; {remedy}") from None
     except (ValueError, RecursionError) as error:
-        is_said = isinstance(error, Unfit)
-        said = str(error) if is_said else f"holds what is not JSON ({error!r:.80})"
-        raise FormatError(f"{path} {said}; {remedy}") from None
+        raise FormatError(f"{path} holds what is not JSON ({error!r:.80}); {remedy}") from None
 
 
 def sealed(manifest: M) -> M:

@@ -11,59 +11,36 @@ LENGTHS_FORMAT = "packidx-lengths"
 INDEX_FORMAT = "packidx-index"
 FORMAT_VERSION = 3
 
-MEDIA = pa.list_(
-    pa.struct(
-        [
-            pa.field("kind", pa.string()),
-            pa.field("tokens", pa.int32()),
-            pa.field("patches", pa.int64()),
-            pa.field("t", pa.int32()),
-            pa.field("h", pa.int32()),
-            pa.field("w", pa.int32()),
-            pa.field("at", pa.int32()),
-        ]
-    )
-)
 
-# What a reader needs of a sample's media.
-PLANNED_MEDIA = pa.list_(
-    pa.struct([field for field in MEDIA.value_type if field.name not in ("tokens", "patches")])
-)
+def fields_of(stated: str) -> list[pa.Field]:
+    """Return the fields of columns: ``TYPE NAME NAME …``, semicolons between several types."""
+    return [
+        pa.field(name, pa.type_for_alias(kind))
+        for kind, *names in map(str.split, stated.split(";"))
+        for name in names
+    ]
 
-LOCATOR = [
-    pa.field("source", pa.string()),
-    pa.field("key", pa.string()),
-    pa.field("shard", pa.int32()),
-    pa.field("row", pa.int64()),
-    pa.field("offset", pa.int64()),
-    pa.field("nbytes", pa.int64()),
-]
+
+_MEDIA = fields_of("string kind; int32 tokens; int64 patches; int32 t h w at")
+MEDIA = pa.list_(pa.struct(_MEDIA))
+PLANNED_MEDIA = pa.list_(pa.struct([f for f in _MEDIA if f.name not in ("tokens", "patches")]))
+"""What a reader needs of a sample's media."""
+
+LOCATOR = fields_of("string source key; int32 shard; int64 row offset nbytes")
 
 LENGTHS = pa.schema(
     [
         pa.field("sample_id", pa.int64()),
         *LOCATOR,
-        pa.field("text_tokens", pa.int32()),
-        pa.field("image_tokens", pa.int32()),
-        pa.field("video_tokens", pa.int32()),
-        pa.field("audio_tokens", pa.int32()),
-        pa.field("length", pa.int32()),
-        pa.field("label_tokens", pa.int32()),
-        pa.field("num_turns", pa.int32()),
-        pa.field("num_images", pa.int32()),
-        pa.field("num_videos", pa.int32()),
-        pa.field("vision_patches", pa.int64()),
-        pa.field("vision_cost", pa.int64()),
+        *fields_of("int32 text_tokens image_tokens video_tokens audio_tokens length label_tokens"),
+        *fields_of("int32 num_turns num_images num_videos; int64 vision_patches vision_cost"),
         pa.field("media", MEDIA),
-        pa.field("method", pa.string()),
-        pa.field("status", pa.string()),
-        pa.field("reason", pa.string()),
-        pa.field("detail", pa.string()),
+        *fields_of("string method status reason detail"),
     ]
 )
 
 # In tables with a sample that is trained in part (FORMAT.md); others leave the column out.
-LABEL_SPANS = pa.list_(pa.struct([pa.field("start", pa.int32()), pa.field("stop", pa.int32())]))
+LABEL_SPANS = pa.list_(pa.struct(fields_of("int32 start stop")))
 LENGTHS_WITH_SPANS = LENGTHS.append(pa.field("label_spans", LABEL_SPANS))
 
 COUNTED = pa.schema(
@@ -79,43 +56,23 @@ MEDIA_COUNTERS = (("num_images", "image_tokens"), ("num_videos", "video_tokens")
 """Counters of each kind of medium: a sample has it if one is positive."""
 
 SUMMED = (
-    "label_tokens",
-    "image_tokens",
-    "video_tokens",
-    "audio_tokens",
-    "num_images",
-    "num_videos",
-    "vision_patches",
-    "vision_cost",
+    *("label_tokens", "image_tokens", "video_tokens", "audio_tokens", "num_images", "num_videos"),
+    *("vision_patches", "vision_cost"),
 )
 """Counters of a sample that packs sum up."""
 
 PACKS = pa.schema(
     [
-        pa.field("pack_id", pa.int64()),
-        pa.field("group", pa.string()),
-        pa.field("window", pa.int32()),
-        pa.field("num_samples", pa.int32()),
-        pa.field("length", pa.int32()),
-        pa.field("padded_length", pa.int32()),
+        *fields_of("int64 pack_id; string group; int32 window num_samples length padded_length"),
         *(LENGTHS.field(name) for name in SUMMED),
-        pa.field("attention_cost", pa.int64()),
-        pa.field("first_row", pa.int64()),
+        *fields_of("int64 attention_cost first_row"),
     ]
 )
 
 SAMPLES = pa.schema(
     [
-        pa.field("pack_id", pa.int64()),
-        pa.field("position", pa.int32()),
-        pa.field("sample_id", pa.int64()),
-        pa.field("copy", pa.int32()),
-        pa.field("piece", pa.int32()),
-        pa.field("token_start", pa.int32()),
-        pa.field("start", pa.int32()),
-        pa.field("length", pa.int32()),
-        pa.field("padded_length", pa.int32()),
-        pa.field("label_tokens", pa.int32()),
+        *fields_of("int64 pack_id; int32 position; int64 sample_id; int32 copy piece token_start"),
+        *fields_of("int32 start length padded_length label_tokens"),
         *LOCATOR,
         pa.field("media", PLANNED_MEDIA),
     ]

@@ -15,34 +15,17 @@ import pyarrow.parquet as pq
 
 from packidx.errors import FormatError, SourceError
 from packidx.format.parquet import scan_of
+from packidx.format.schema import fields_of
 from packidx.io.files import refuse_open_files
 
-_SAMPLE = pa.struct(
-    [
-        pa.field("pack_id", pa.int64()),
-        pa.field("position", pa.int32()),
-        pa.field("sample_id", pa.int64()),
-        pa.field("label_tokens", pa.int32()),
-        pa.field("loss", pa.float64()),
-    ]
-)
+_IDS = fields_of("int64 pack_id; int32 position; int64 sample_id")
+_SAMPLE = pa.struct([*_IDS, *fields_of("int32 label_tokens; double loss")])
 
 STEP_LOG = pa.schema(
     [
-        pa.field("snapshot_id", pa.string()),
-        pa.field("seed", pa.int64()),
-        pa.field("global_batch", pa.int32()),
-        pa.field("session", pa.int64()),
-        pa.field("epoch", pa.int32()),
-        pa.field("step", pa.int64()),
-        pa.field("rank", pa.int32()),
-        pa.field("world_size", pa.int32()),
-        pa.field("seconds", pa.float64()),
-        pa.field("grad_norm", pa.float64()),
-        pa.field("length", pa.int64()),
-        pa.field("attention_cost", pa.int64()),
-        pa.field("vision_patches", pa.int64()),
-        pa.field("vision_cost", pa.int64()),
+        *fields_of("string snapshot_id; int64 seed; int32 global_batch; int64 session"),
+        *fields_of("int32 epoch; int64 step; int32 rank world_size; double seconds grad_norm"),
+        *fields_of("int64 length attention_cost vision_patches vision_cost"),
         pa.field("samples", pa.list_(_SAMPLE)),
     ]
 )
@@ -60,12 +43,8 @@ def part_name(session: int, rank: int, number: int) -> str:
     return f"{_PREFIX}-{session}-{rank:05d}-{number:06d}.parquet"
 
 
-def has_log(folder: str) -> bool:
-    """Return whether `folder` has a part of a log, whatever else is in it."""
-    return bool(_parts(folder))
-
-
-def _parts(folder: str) -> list[str]:
+def log_parts(folder: str) -> list[str]:
+    """The parts of a log in `folder`, whatever else is in it."""
     return sorted(glob.glob(os.path.join(glob.escape(folder), f"{_PREFIX}-*.parquet")))
 
 
@@ -80,7 +59,7 @@ def log_files(folder: str, snapshot_id: str | None = None) -> list[str]:
         FormatError: one is damaged, or of something else.
     """
     parts: dict[str, list[str]] = {}
-    for file in _parts(folder):
+    for file in log_parts(folder):
         try:
             rows = pq.read_table(file, columns=["snapshot_id"], partitioning=None)
             parts.setdefault(rows.column(0)[0].as_py(), []).append(file)

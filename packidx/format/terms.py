@@ -33,6 +33,8 @@ TAGS = {
 }
 """What LLaMA-Factory and NeMo call the words of a turn → the role such a word means."""
 MAX_CAPACITY = 1 << 30
+LOG_RECIPE = "stream.json"
+"""File of a stream's log that says what the stream is."""
 
 BY_CHOICE = ("excluded", "consumed", "holdout", "train", "mix")
 """The plan was asked to leave these out, or training has had them."""

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from packidx.arrays import Bools, Int64s
 from packidx.errors import PackidxError
-from packidx.format.lengths import LengthsManifest
+from packidx.format.lengths import KIND, LengthsManifest
 from packidx.format.manifest import load
 from packidx.format.schema import Sample
 from packidx.io import urls
-from packidx.lengths.parts import KIND, first_samples
+from packidx.io.copies import local_copy
 from packidx.records.fetch import Fetcher
 from packidx.user_code import Transform
 
@@ -109,8 +112,45 @@ def shown_samples(
             "planned_length": sample.length,
             **_built(sample, fetcher, encode, words),
         }
-        for sample in first_samples(path, manifest, number)
+        for sample in _first_samples(path, manifest, number)
     ]
+
+
+def _first_samples(path: str, manifest: LengthsManifest, number: int) -> list[Sample]:
+    """The first `number` usable rows, one of each source after the other, as a pack of their own
+    would have them; fewer where there are no more.
+
+    Raises:
+        FormatError, OSError: a part of the table at `path` cannot be read.
+    """
+    wanted = {
+        source.name: min(number, source.num_samples - source.num_rejected)
+        for source in manifest.sources
+    }
+    taken: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in _usable_rows(path, manifest):
+        if not any(len(taken[name]) < enough for name, enough in wanted.items()):
+            break
+        if len(taken[row["source"]]) < wanted[row["source"]]:
+            taken[row["source"]].append(row)
+    by_turns = itertools.chain.from_iterable(
+        itertools.zip_longest(*(taken[name] for name in wanted))
+    )
+    rows = [row for row in by_turns if row is not None][:number]
+    whole = dict.fromkeys(("pack_id", "copy", "piece", "token_start", "start"), 0)
+    return [
+        Sample(**row | whole, position=position, padded_length=row["length"])
+        for position, row in enumerate(rows)
+    ]
+
+
+def _usable_rows(path: str, manifest: LengthsManifest) -> Iterator[dict[str, Any]]:
+    for file in manifest.files:
+        with pq.ParquetFile(local_copy(file.within(path))) as part:
+            names = [name for name in part.schema_arrow.names if name in Sample._fields]
+            for batch in part.iter_batches(256, columns=[*names, "status"]):
+                rows = batch.filter(pc.equal(batch["status"], "ok")).select(names)
+                yield from rows.to_pylist()
 
 
 def _built(sample: Sample, fetcher: Fetcher, encode: Encode, words: Words) -> dict[str, Any]:

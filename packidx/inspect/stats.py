@@ -18,8 +18,7 @@ from packidx.index.reader import Index
 from packidx.inspect.sql import Row, rows_of
 from packidx.inspect.waiting import RANKS, ranks_stats, scheduled_packs
 from packidx.io.copies import local_copies
-from packidx.lengths.rows import strongest_first
-from packidx.lengths.table import read_lengths
+from packidx.lengths.table import read_lengths, strongest_first
 from packidx.pack.counts import LengthPairs
 
 _COLUMNS = (

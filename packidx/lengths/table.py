@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import posixpath
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby, pairwise
 from operator import attrgetter
@@ -14,19 +16,167 @@ from operator import attrgetter
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from packidx.arrays import Bools, Int32s, Int64s, Ints, Uint64s
 from packidx.digests import ColumnDigest, canonical_json, digest
 from packidx.errors import FormatError, MismatchError, SourceError
 from packidx.format.lengths import HELP, KnownTable, LengthsManifest, known_table
 from packidx.format.manifest import Encoder, Shard, as_planned
-from packidx.format.schema import LENGTHS_WITH_SPANS, METHODS
+from packidx.format.parquet import as_arrow
+from packidx.format.schema import LENGTHS, LENGTHS_WITH_SPANS, MEDIA_COUNTERS, METHODS
+from packidx.hashing import hash_numbered, hash_strings
 from packidx.io import storage, urls
 from packidx.io.copies import StoredFile, local_copies, local_copy
 from packidx.io.files import refuse_open_files
-from packidx.lengths.rows import LengthsRows, Places, strongest_first, typed
 
-_RUN = 1 << 22  # rows of a bare table that are digested at a time
+_RUN = 1 << 22  # rows of a bare table that are digested, or counted by source, at a time
+
+
+@dataclass(frozen=True, eq=False)
+class LengthsRows:
+    """Rows of a lengths table in ascending order of `sample_id`.
+
+    Attributes:
+        table: whose rows they are.
+        start: number of the first row in the table.
+        frame: the columns that are present and were asked for.
+    """
+
+    table: Lengths
+    start: int
+    frame: pl.DataFrame
+
+    @property
+    def uri(self) -> str:
+        """Of the table."""
+        return self.table.uri
+
+    @property
+    def num_rows(self) -> int:
+        return self.frame.height
+
+    @cached_property
+    def sample_id(self) -> Int64s:
+        """int64 [n]; the row number where the table has no ids of its own."""
+        if "sample_id" in self.frame.columns:
+            return self.frame.get_column("sample_id").to_numpy()
+        return np.arange(self.start, self.start + self.num_rows, dtype=np.int64)
+
+    @cached_property
+    def length(self) -> Int32s:
+        """int32 [n], tokens; 0 where the count is unknown or negative."""
+        column = self.frame.get_column("length")
+        values: Int32s = column.cast(pl.Int32).fill_null(0).to_numpy()
+        return values if values.min(initial=0) >= 0 else np.maximum(values, 0)
+
+    def check_ids(self) -> None:
+        """Raise a FormatError unless every sample id is above the one before it."""
+        ids = self.sample_id
+        again = np.flatnonzero(ids[1:] <= ids[:-1])
+        if len(again):
+            raise FormatError(
+                f"{self.uri}: sample_id {ids[again[0]]} stands there more than once: "
+                "make them unique"
+            )
+
+    def may_hold_media(self, rows: Int64s) -> Bools:
+        """bool [n]: True unless each of `rows` is known to hold no medium.
+
+        A row has none if its `media` are an empty list, or a counter of each kind is 0; null is
+        unknown. A table that has neither `media` nor the columns of a kind has none of that kind.
+        """
+        has, unknown = np.zeros(len(rows), bool), np.zeros(len(rows), bool)
+        lists = self.lists("media", rows)
+        for names in MEDIA_COUNTERS:
+            present = [name for name in names if name in self.frame.columns]
+            unstated = np.full(len(rows), bool(present) or lists is not None and len(names) > 1)
+            for name in present:
+                values, null = self.ints(name, rows)
+                has |= values > 0
+                unstated &= False if null is None else null
+            unknown |= unstated
+        if lists is not None:
+            has |= lists.value_lengths().fill_null(0).to_numpy() > 0
+            unknown &= lists.is_null().to_numpy(zero_copy_only=False)
+        return has | unknown
+
+    def lists(self, name: str, rows: Ints | None = None) -> pa.LargeListArray | None:
+        """Column `name` of lists, all of it or at `rows`; None where the table has none."""
+        if name not in self.frame.columns:
+            return None
+        column = self.frame.get_column(name)
+        if column.dtype == pl.Null:
+            return None
+        if rows is not None:
+            column = column.gather(pl.Series(rows.astype(np.uint32, copy=False)))
+        return column.to_arrow(compat_level=pl.CompatLevel.newest())
+
+    def is_ok(self) -> Bools:
+        """bool [n]: the row was not rejected."""
+        if "status" not in self.frame.columns:
+            return np.ones(self.num_rows, bool)
+        return (self.frame.get_column("status") == "ok").fill_null(False).to_numpy()
+
+    def slice(self, start: int, stop: int, columns: Sequence[str]) -> LengthsRows:
+        """Rows start .. stop - 1 of these rows and some of their columns."""
+        frame = self.frame.select(n for n in self.frame.columns if n in columns or n == "sample_id")
+        return LengthsRows(self.table, self.start + start, frame.slice(start, stop - start))
+
+    def ints(self, name: str, rows: Ints | None = None) -> tuple[Int64s, Bools | None]:
+        """Column `name`, all of it or at `rows`, as int64 with 0 for null, and where that is."""
+        size = self.num_rows if rows is None else len(rows)
+        if name not in self.frame.columns:
+            return np.zeros(size, np.int64), np.ones(size, bool)
+        column = self.frame.get_column(name)
+        null = column.is_null().to_numpy() if column.null_count() else None
+        values = column.cast(pl.Int64).fill_null(0).to_numpy()
+        if rows is None:
+            return values, null
+        return values[rows], None if null is None else null[rows]
+
+    def arrow(self, name: str, rows: Ints | None = None) -> pa.Array:
+        """Column `name`, all of it or at `rows`, in the schema's type; nulls if it is absent."""
+        kind = LENGTHS_WITH_SPANS.field(name).type
+        if name == "sample_id":
+            return as_arrow(self.sample_id if rows is None else self.sample_id[rows])
+        if name not in self.frame.columns:
+            return pa.nulls(self.num_rows if rows is None else len(rows), kind)
+        column = self.frame.get_column(name)
+        if rows is not None:
+            column = column.gather(pl.Series(rows.astype(np.uint32, copy=False)))
+        return column.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(kind)
+
+    def draws(self) -> Uint64s:
+        """uint64 [n], the number that each row is drawn by (FORMAT.md)."""
+        if self.table.shards:
+            shard, row = (self.ints(name)[0] for name in ("shard", "row"))
+            salts = hash_numbered([shard.source for shard in self.table.shards])
+            return salts.take(shard, mode="clip") ^ row.view(np.uint64)
+        place = np.arange(self.start, self.start + self.num_rows)
+        salts = np.zeros(self.num_rows, np.uint64)
+        if "source" in self.frame.columns:
+            source = self.frame.get_column("source")
+            place = self.frame.select(pl.int_range(pl.len()).over("source")).to_series().to_numpy()
+            place = place + self.table.rows_before(self.start, source)
+            salts = hash_strings(self.arrow("source").dictionary_encode())
+        return salts ^ place.view(np.uint64)
+
+    def own_keys(self) -> pa.Array | None:
+        """The keys, null where a record has no name of its own: a key that is made of its shard's
+        name changes with the other shards' names."""
+        if "key" not in self.frame.columns:
+            return None
+        keys = self.arrow("key")
+        if not self.table.shards:
+            return keys
+        shard, row = (pl.Series(self.ints(name)[0]) for name in ("shard", "row"))
+        names = pl.Series([f"{posixpath.basename(shard.uri)}#" for shard in self.table.shards])
+        made = names.gather(shard.clip(0, len(names) - 1)) + row.cast(pl.String)
+        ends = pl.col("key").str.ends_with(pl.lit(made)).fill_null(True)
+        is_made = self.frame.select(ends).to_series()
+        return pc.if_else(is_made.to_arrow(), pa.scalar(None, keys.type), keys)
 
 
 @dataclass(eq=False)
@@ -51,6 +201,8 @@ class Lengths:
     manifest: LengthsManifest | None
     is_pattern: bool = False
     _sorted: LengthsRows | None = None
+    _counted: int = 0
+    _before: Counter[str | None] = field(default_factory=Counter)
 
     @classmethod
     def opened(cls, uri: str, table: KnownTable) -> Lengths:
@@ -80,10 +232,6 @@ class Lengths:
         return [name for name in LENGTHS_WITH_SPANS.names if name in present]
 
     @cached_property
-    def _places(self) -> Places:
-        return Places(self)
-
-    @cached_property
     def num_samples(self) -> int:
         """Rows."""
         return sum(footer.num_rows for footer in self.footers)
@@ -104,10 +252,9 @@ class Lengths:
         start_of = attrgetter("start")
         first = max(0, bisect_right(self.groups, start, key=start_of) - 1)
         groups = self.groups[first : bisect_left(self.groups, stop, key=start_of)]
-        runs = [list(run) for _, run in groupby(groups, key=attrgetter("file"))]
         skipped = start - groups[0].start if groups else 0
-        frame = self._frame(runs, wanted).slice(skipped, stop - start)
-        rows = LengthsRows(self.uri, start, _typed(frame, self.uri), self._places)
+        frame = self._frame(groups, wanted).slice(skipped, stop - start)
+        rows = LengthsRows(self, start, frame)
         if "sample_id" in wanted:
             rows.check_ids()
         return rows
@@ -127,17 +274,11 @@ class Lengths:
 
     @cached_property
     def num_media(self) -> int:
-        """Entries of all lists in the column `media`, an empty one counted as one; read nowhere but
-        in the files' footers."""
-        groups = (
-            footer.row_group(n) for footer in self.footers for n in range(footer.num_row_groups)
-        )
-        columns = (group.column(n) for group in groups for n in range(group.num_columns))
-        return sum(
-            column.num_values
-            for column in columns
-            if column.path_in_schema.startswith("media.") and column.path_in_schema.endswith(".at")
-        )
+        """About how many entries the lists in the column `media` have: one of each sample, or as
+        many as the manifest states."""
+        if "media" not in self.columns:
+            return 0
+        return max(self.num_samples, self.manifest.num_media if self.manifest else 0)
 
     @cached_property
     def methods(self) -> dict[str, int]:
@@ -162,17 +303,28 @@ class Lengths:
         """Return what builds the samples, where it is known."""
         return None if self.manifest is None else self.manifest.encoder
 
-    @property
+    @cached_property
     def shards(self) -> tuple[Shard, ...]:
         """The manifest's shards, without what only counting needs; empty for a bare table."""
         return () if self.manifest is None else tuple(map(as_planned, self.manifest.shards))
 
-    def _frame(self, runs: list[list[RowGroup]], columns: list[str]) -> pl.DataFrame:
-        """Rows of row groups, those of each file in ascending order of their ids.
+    def rows_before(self, start: int, source: pl.Series) -> Int64s:
+        """int64 [n]: how many rows before row `start` have the source of each row."""
+        if start < self._counted:
+            self._counted, self._before = 0, Counter()
+        while self._counted < start:
+            stop = min(start, self._counted + _RUN)
+            rows = self.read(self._counted, stop, ["source"])
+            self._before.update(dict(rows.frame.get_column("source").value_counts().rows()))
+            self._counted = stop
+        before = np.zeros(len(source), np.int64)
+        for name, number in self._before.items():
+            before[source.eq_missing(name).to_numpy()] = number
+        return before
 
-        Args:
-            runs: row groups of one file each.
-        """
+    def _frame(self, groups: Sequence[RowGroup], columns: list[str]) -> pl.DataFrame:
+        """Rows of row groups, those of each file in ascending order of their ids."""
+        runs = [list(run) for _, run in groupby(groups, key=attrgetter("file"))]
         frames, copies = [], local_copies([self.files[run[0].file] for run in runs])
         for copy, run in zip(copies, runs, strict=True):
             file = run[0].file
@@ -191,23 +343,73 @@ class Lengths:
                     table = table.take(np.argsort(ids, kind="stable"))
             frames.append(pl.DataFrame(pl.from_arrow(table)))
         frame = pl.concat(frames, how="diagonal_relaxed") if frames else pl.DataFrame()
-        return frame.select(name for name in columns if name in frame.columns)
+        known = (frame.get_column(name) for name in columns if name in frame.columns)
+        return frame.select(typed(column, self.uri) for column in known)
 
     def _read_unordered(self) -> LengthsRows:
         """The whole table, sorted: its row groups say nothing of the order of its samples."""
-        runs = [
-            [RowGroup(file, number, 0) for number in range(footer.num_row_groups)]
+        groups = [
+            RowGroup(file, number, 0)
             for file, footer in enumerate(self.footers)
+            for number in range(footer.num_row_groups)
         ]
-        frame = _typed(self._frame([run for run in runs if run], self.columns), self.uri)
+        frame = self._frame(groups, self.columns)
         ids = frame.get_column("sample_id")
         if ids.null_count():
             raise FormatError(
                 f"{self.uri}: {ids.null_count()} sample_id are null: give every sample its own"
             )
-        rows = LengthsRows(self.uri, 0, frame.sort("sample_id"), self._places)
+        rows = LengthsRows(self, 0, frame.sort("sample_id"))
         rows.check_ids()
         return rows
+
+
+def strongest_first(counts: Mapping[str, int], uri: str) -> dict[str, int]:
+    """Rows by the method that counted them, strongest first; a FormatError names another method."""
+    unknown = sorted(counts.keys() - set(METHODS))
+    if unknown:
+        raise FormatError(f"{uri}: method is {unknown[0]!r}, not one of {METHODS}")
+    return {name: counts[name] for name in METHODS if counts.get(name)}
+
+
+# Counters that are added up, and more than any sample has of them: sums of a plan stay exact.
+_COUNTS = {
+    name
+    for name in LENGTHS.names
+    if name.endswith("_tokens") or name in ("num_images", "num_videos")
+} | {"vision_patches", "vision_cost"}
+_MOST = 1 << 48
+
+
+def typed(column: pl.Series, uri: str) -> pl.Series:
+    """`column` if it is what the schema says, else a FormatError that names it."""
+    name, kind = column.name, column.dtype
+    want = LENGTHS_WITH_SPANS.field(name).type
+    where = f"{uri}: column `{name}`"
+    if pa.types.is_integer(want):
+        if not (kind.is_integer() or kind == pl.Null):
+            raise FormatError(f"{where} is {kind}, not integer: cast it first")
+        own, limit = (pl.Int32 if want.bit_width == 32 else pl.Int64), 1 << (want.bit_width - 1)
+        if kind == own and name not in _COUNTS:
+            return column
+        for value in (column.min(), column.max()):
+            if isinstance(value, int) and not -limit <= value < limit:
+                raise FormatError(f"{where} holds {value}, which does not fit {want}: correct it")
+            if isinstance(value, int) and name in _COUNTS and not 0 <= value <= _MOST:
+                raise FormatError(f"{where} holds {value}, not 0 to {_MOST}: correct it")
+        return column.cast(own)
+    if pa.types.is_string(want):
+        if kind not in (pl.String, pl.Categorical, pl.Enum, pl.Null):
+            raise FormatError(f"{where} is {kind}, not text: cast it first")
+        return column.cast(pl.String)
+    names = {field.name for field in want.value_type}
+    inner = kind.inner if isinstance(kind, pl.List) else None
+    is_ours = isinstance(inner, pl.Struct) and {field.name for field in inner.fields} == names
+    if kind != pl.Null and not is_ours:
+        raise FormatError(
+            f"{where} is {kind}, not a list of structs as FORMAT.md has it: leave it out"
+        )
+    return column
 
 
 def read_lengths(uri: str) -> Lengths:
@@ -225,10 +427,6 @@ def read_lengths(uri: str) -> Lengths:
     if is_packed and not any(name.endswith((".parquet", "manifest.json")) for name in names):
         uri = urls.join(uri, "lengths")
     return Lengths.opened(uri, known_table(uri))
-
-
-def _typed(frame: pl.DataFrame, uri: str) -> pl.DataFrame:
-    return frame.with_columns(typed(column, uri) for column in frame.get_columns())
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from packidx.errors import FormatError, OptionError, VerificationError
-from packidx.format.stream import LOG_RECIPE
+from packidx.format.terms import LOG_RECIPE
 from packidx.index import open_index
 from packidx.plan.api import PlanSummary, plan_packs
 from packidx.plan.options import PlanOptions

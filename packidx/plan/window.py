@@ -16,8 +16,7 @@ from packidx.format.index import Options
 from packidx.format.schema import SUMMED
 from packidx.hashing import derive_key
 from packidx.index.cost import pack_cost
-from packidx.lengths.rows import LengthsRows
-from packidx.lengths.table import Lengths
+from packidx.lengths.table import Lengths, LengthsRows
 from packidx.pack.slots import Slots, joined
 from packidx.pack.solve import Problem, Solution, solve
 from packidx.plan.job import WindowRange

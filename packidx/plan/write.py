@@ -151,9 +151,9 @@ def _samples_table(
         columns["label_tokens"] = pa.array(values[order].astype(np.int32), mask=mask)
     locator = ("sample_id", "source", "key", "shard", "row", "offset", "nbytes")
     present = {"sample_id", *items.rows.frame.columns}
-    columns |= {name: items.rows.take(name, rows) for name in locator if name in present}
+    columns |= {name: items.rows.arrow(name, rows) for name in locator if name in present}
     if "media" in present:
-        media = items.rows.take("media", rows)  # a piece has none, or all that its sample has
+        media = items.rows.arrow("media", rows)  # a piece has none, or all that its sample has
         columns["media"] = media.cast(PLANNED_MEDIA)
     absent = [name for name in SAMPLES_OPTIONAL if name not in columns]
     return conform(pa.table(columns), pa.schema(f for f in STORED_SAMPLES if f.name not in absent))

@@ -13,6 +13,7 @@ import functools
 import itertools
 import os
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack
@@ -21,30 +22,25 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packidx.errors import SourceError
+from packidx.errors import BadRecord, SourceError
 from packidx.estimate import estimate_lengths
-from packidx.estimate.counter import (
-    BATCH,
-    CounterSettings,
-    RecordCounter,
-    ShardContext,
-    examine_batch,
-    read_shard,
-)
+from packidx.estimate.counter import BATCH, ShardContext, read_shard
 from packidx.estimate.job import job_shards
 from packidx.estimate.parts import Sums, numbers_of, stated_sums
 from packidx.estimate.summary import CountSummary
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import Shard, as_planned, load
-from packidx.io import files
+from packidx.io import files, storage
 from packidx.io.output_folder import replacing
 from packidx.io.own_files import Kind
 from packidx.lengths.table import Lengths, read_lengths
-from packidx.precompute.sources import Options, check_output, find_sources, output_names
-from packidx.records.containers.base import RecordRange, local_shard
+from packidx.precompute.sources import Options, find_sources
+from packidx.records.containers.base import local_shard
 from packidx.records.conversation import MediaInfo
+from packidx.records.media.opener import media_info
+from packidx.records.media.paths import MediaRoot
 from packidx.records.read import ReadRecord
-from packidx.records.shards import ScannedShard, check_unchanged, ranges_of
+from packidx.records.shards import check_unchanged
 from packidx.run import open_workers
 from packidx.run.workers import Progress
 from packidx.software import software
@@ -105,9 +101,7 @@ def precompute(
         OptionError: an option or `output` cannot be used.
     """
     begun, output = time.monotonic(), os.fspath(output)
-    found = find_sources(sources, options)
-    names = output_names(found.shards)
-    check_output(output, KIND)
+    found = find_sources(sources, options, output, KIND, ("jsonl", "json", "parquet"))
     # One name for all jobs: what a killed run has counted serves the next one, whatever that is.
     with replacing(output, KIND, "precompute") as built:
         files.remove_tree(built.table)
@@ -117,10 +111,9 @@ def precompute(
             found.given, lengths, processor=processor, progress=progress, **options
         )
         manifest = load(os.path.join(lengths, "manifest.json"), LengthsManifest, "start again")
-        scans = [ScannedShard(shard, ranges_of(shard)) for shard in manifest.shards]
         tasks, first = [], 0
-        own_shards = job_shards(found.shards, scans, True, True, *found.media)
-        for own, name in zip(own_shards, names, strict=True):
+        own_shards = job_shards(found.shards, manifest.shards, True, *found.media)
+        for own, name in zip(own_shards, found.names, strict=True):
             tasks.append(JoinTask(*own, first, os.path.join(built.table, name)))
             first += own.stated.rows
         with open_workers("local", options.get("workers")) as pool:
@@ -148,14 +141,14 @@ def precompute(
             "shards": [
                 {"name": name, **as_planned(shard).to_json(), **_told(each)}
                 | ({"layout": layout.to_json()} if (layout := layouts[shard.source]) else {})
-                for name, shard, each in zip(names, manifest.shards, sums, strict=True)
+                for name, shard, each in zip(found.names, manifest.shards, sums, strict=True)
             ],
             **_told(total),
         }
         files.write_json(os.path.join(built.table, KIND.manifest), stated)
     return PrecomputeSummary(
         path=output,
-        num_shards=len(names),
+        num_shards=len(found.names),
         **_told(total),
         num_tokens=total["num_tokens", ""],
         methods=numbers_of(total, "method"),
@@ -181,7 +174,6 @@ class JoinTask:
 
     shard: ShardContext
     counted: Shard
-    ranges: tuple[RecordRange, ...]
     first_row: int
     """Of the table."""
     path: str
@@ -194,7 +186,7 @@ Given = dict[str, Any]
 
 def _names(shard: ShardContext) -> tuple[str, str]:
     """Return what a shard's layout calls ``_text_tokens`` and ``mm_inputs_meta``."""
-    columns = shard.layout.columns
+    columns = shard.file.layout.columns
     return columns.get("text_tokens", TEXT_TOKENS), columns.get("mm_inputs_meta", META)
 
 
@@ -207,11 +199,11 @@ def write_shard(task: JoinTask, lengths: Lengths) -> Sums:
     shard, sums = task.shard, Sums()
     os.makedirs(os.path.dirname(task.path), exist_ok=True)
     joined = _joined(task, lengths, sums)
-    with local_shard(shard.path) as copy, files.naming(task.path):
-        write = _write_parquet if shard.container == "parquet" else _write_lines
+    with local_shard(shard.file.path) as copy, files.naming(task.path):
+        write = _write_parquet if shard.file.container == "parquet" else _write_lines
         write(copy, joined, task)
     files.fsync_path(task.path)
-    check_unchanged(shard.path, task.counted)
+    check_unchanged(shard.file.path, task.counted)
     return sums
 
 
@@ -219,16 +211,15 @@ def _joined(task: JoinTask, lengths: Lengths, sums: Sums) -> Iterator[tuple[Read
     """The records of a shard in order, with what they are given; `sums` are added to."""
     shard, at = task.shard, task.first_row
     tokens, meta = _names(shard)
-    counter = RecordCounter(CounterSettings())
-    for part in task.ranges:
+    for part in task.counted.ranges:
         records = read_shard(shard, part)
         while batch := list(itertools.islice(records, BATCH)):
             rows = lengths.read(at, at + len(batch), _COLUMNS).frame.to_dicts()
             at += len(batch)
-            with_media = [each for each, row in zip(batch, rows, strict=True) if row["media"]]
-            looked_at = iter(examine_batch(with_media, shard, 0, counter))
-            for record, row in zip(batch, rows, strict=True):
-                infos = next(looked_at).infos if row["media"] else ()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # here, as filters belong to all threads
+                looked_up = storage.overlapped(lambda record: _infos(record, shard.root), batch)
+            for record, row, infos in zip(batch, rows, looked_up, strict=True):
                 given: Given = {}
                 sums["num_samples", ""] += 1
                 if reason := _why_not(row, infos):
@@ -240,6 +231,15 @@ def _joined(task: JoinTask, lengths: Lengths, sums: Sums) -> Iterator[tuple[Read
                     if infos:
                         given[meta] = _meta(row["media"], infos)
                 yield record, given
+
+
+def _infos(record: ReadRecord, root: MediaRoot) -> Sequence[MediaInfo | None]:
+    """Return what is known of each of a record's media."""
+    try:
+        talk = record.conversation
+        return [] if talk is None else [media_info(medium, root) for medium in talk.media]
+    except BadRecord:  # the row says it, unless the medium has changed since
+        return [None]
 
 
 def _why_not(row: Mapping[str, Any], infos: Sequence[MediaInfo | None]) -> str | None:
@@ -273,7 +273,7 @@ def _meta(
 
 def _write_lines(copy: str, joined: Iterator[tuple[ReadRecord, Given]], task: JoinTask) -> None:
     """The shard as JSON Lines; those that it has already keep their bytes."""
-    has_lines = task.shard.container == "jsonl"
+    has_lines = task.shard.file.container == "jsonl"
     with open(copy, "rb") as source, open(task.path, "wb", buffering=1 << 20) as out:
         for read, given in joined:
             record = read.data
@@ -308,7 +308,7 @@ def _write_parquet(copy: str, joined: Iterator[tuple[ReadRecord, Given]], task: 
                 table = _with(table, names, values)
                 out.write_table(table, row_group_size=max(1, table.num_rows))
     except pa.ArrowException as error:
-        text = f"{task.shard.path} is a Parquet file that is damaged ({error})"
+        text = f"{task.shard.file.path} is a Parquet file that is damaged ({error})"
         raise SourceError(text) from None
 
 

@@ -11,8 +11,6 @@ import hashlib
 import io
 import itertools
 import os
-import shutil
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,17 +22,16 @@ import orjson
 from PIL import Image
 
 from packidx.encode import ProcessorEncoder
-from packidx.errors import BadRecord, OptionError, SourceError
+from packidx.errors import BadRecord, SourceError
 from packidx.estimate.counter import ShardContext, read_shard
 from packidx.estimate.job import job_shards
 from packidx.export.packed_record import messages_of
-from packidx.format.manifest import DEFAULT
+from packidx.format.manifest import DEFAULT, RecordRange
 from packidx.format.schema import FORMAT_VERSION
 from packidx.io import files, urls
 from packidx.io.output_folder import replacing
 from packidx.io.own_files import Kind
-from packidx.precompute.sources import Options, check_output, find_sources, output_names
-from packidx.records.containers.base import RecordRange
+from packidx.precompute.sources import Options, find_sources
 from packidx.records.conversation import Media
 from packidx.records.layout import KNOWN
 from packidx.records.leftovers import CARRIED
@@ -109,14 +106,7 @@ def write_images(
     """
     begun, progress, output = time.monotonic(), progress or silent, os.fspath(output)
     workers = options.get("workers")
-    found = find_sources(sources, options)
-    for shard in found.shards:
-        if shard.container not in _TEXT:
-            raise OptionError(
-                f"{shard.path} is {shard.container}: --images writes records of JSON and JSON Lines"
-            )
-    check_output(output, KIND)
-    names = output_names(found.shards, "__")
+    found = find_sources(sources, options, output, KIND, _TEXT, "__")
     load_encoder = functools.partial(
         ProcessorEncoder,
         os.fspath(processor),
@@ -127,24 +117,23 @@ def write_images(
     encoder = load_encoder()
     encoder.own_patches()  # raises if the processor makes its pixels itself
     scans = scan_shards(found.shards, num_workers(workers), progress)
-    own = job_shards(found.shards, scans, True, True, *found.media)
+    own = job_shards(found.shards, scans, True, *found.media)
     with replacing(output, KIND, f"images by {encoder.fingerprint()}") as built:
-        scratch = built.scratch("lines")
         tasks = [
-            _Task(shard.context, part, first, built.table, f"{scratch}/{n}-{m}-{first}", names[n])
-            for n, shard in enumerate(own)
-            for m, part in enumerate(shard.ranges)
+            _Task(shard.context, part, first, built.table, name)
+            for shard, name in zip(own, found.names, strict=True)
+            for part in shard.stated.ranges
             for first in range(0, part.num_records, _RECORDS)
         ]
-        for name in names:
+        for name in found.names:
             files.write_atomic(os.path.join(built.table, name), b"")
         total, done, used = Counter(dict.fromkeys(_COUNTED, 0)), 0, set[str]()
-        num_records = sum(part.num_records for shard in own for part in shard.ranges)
+        num_records = sum(shard.stated.rows for shard in own)
         with open_workers("local", workers) as pool:
             written = pool.map(_write, tasks, load_encoder, here=lambda: encoder)
-            for task, (each, named) in zip(tasks, written, strict=True):
-                with open(task.lines, "rb") as new, open(f"{built.table}/{task.name}", "ab") as out:
-                    shutil.copyfileobj(new, out)
+            for task, (lines, each, named) in zip(tasks, written, strict=True):
+                with open(f"{built.table}/{task.name}", "ab") as out:
+                    out.write(lines)
                 used |= named
                 total.update(each)
                 done += min(_RECORDS, task.range.num_records - task.first)
@@ -181,43 +170,41 @@ class _Task(NamedTuple):
     range: RecordRange
     first: int
     folder: str
-    lines: str
-    """File of the new records; images are written beside it before they get their names."""
+    """Of the output."""
     name: str
-    """File of the output that they are added to."""
+    """File of the output that the new records are added to."""
 
 
 _COUNTED = ("num_records", "num_references", "num_unchanged", "num_left_out")
 
 
-def _write(task: _Task, encoder: ProcessorEncoder) -> tuple[Counter[str], set[str]]:
-    """Write some records and their new images; return the names of all their images, too."""
+def _write(task: _Task, encoder: ProcessorEncoder) -> tuple[bytes, Counter[str], set[str]]:
+    """Write the images of some records; return the new records in lines, and their images."""
     done = Counter(dict.fromkeys(_COUNTED, 0))
     used: set[str] = set()
     shard, columns = task.shard, dict[str, str]()
-    records = read_shard(shard, task.range, columns)
-    with files.atomic_file(task.lines) as out:
-        for read in itertools.islice(records, task.first, task.first + _RECORDS):
-            images = _Images(shard.root, task, encoder)
-            try:
-                if read.conversation is None:
-                    raise read.error or BadRecord("bad_record", "no conversation")
-                media = map(images.moved, read.conversation.media)
-                written = messages_of(read.conversation, [*media])
-                record = _carried(read.key, read.data or {}, columns) | written
-                if read.conversation.text_tokens is not None:
-                    record["_text_tokens"] = read.conversation.text_tokens
-                done["num_references"] += len(images.names)
-                used.update(images.names)
-            except BadRecord:
-                done["num_left_out" if read.data is None else "num_unchanged"] += 1
-                if read.data is None:
-                    continue
-                # What other names leave no record must not be one by its own.
-                record = read.data if shard.layout == DEFAULT else {"rejected": read.data}
-            out.write(orjson.dumps(record) + b"\n")
-            done["num_records"] += 1
-    return done, used
+    records, lines = read_shard(shard, task.range, columns), list[bytes]()
+    for read in itertools.islice(records, task.first, task.first + _RECORDS):
+        images = _Images(shard.root, task.folder, encoder)
+        try:
+            if read.conversation is None:
+                raise read.error or BadRecord("bad_record", "no conversation")
+            media = map(images.moved, read.conversation.media)
+            written = messages_of(read.conversation, [*media])
+            record = _carried(read.key, read.data or {}, columns) | written
+            if read.conversation.text_tokens is not None:
+                record["_text_tokens"] = read.conversation.text_tokens
+            done["num_references"] += len(images.names)
+            used.update(images.names)
+        except BadRecord:
+            done["num_left_out" if read.data is None else "num_unchanged"] += 1
+            if read.data is None:
+                continue
+            # What other names leave no record must not be one by its own.
+            record = read.data if shard.file.layout == DEFAULT else {"rejected": read.data}
+        lines.append(orjson.dumps(record) + b"\n")
+        done["num_records"] += 1
+    return b"".join(lines), done, used
 
 
 def _carried(
@@ -244,10 +231,9 @@ class _Images(MediaOpener):
         names: new paths of its images, one per reference.
     """
 
-    def __init__(self, root: MediaRoot, task: _Task, encoder: ProcessorEncoder) -> None:
+    def __init__(self, root: MediaRoot, folder: str, encoder: ProcessorEncoder) -> None:
         super().__init__(root)
-        self._folder, self._encoder = task.folder, encoder
-        self._scratch = os.path.dirname(task.lines)
+        self._folder, self._encoder = folder, encoder
         self.names: list[str] = []
 
     def moved(self, medium: Media) -> Any:
@@ -285,10 +271,8 @@ class _Images(MediaOpener):
             ending = _ENDING
         path = os.path.join(self._folder, stem + ending)
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        # Elsewhere first, so that no killed run leaves half of one.
-        handle, name = tempfile.mkstemp(dir=self._scratch)
-        with files.naming(path), os.fdopen(handle, "wb") as file:
+        temporary = f"{path}.{os.getpid()}"  # so that no killed run leaves half of one
+        with files.naming(path), open(temporary, "wb") as file:
             file.write(made.getbuffer())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
+        os.replace(temporary, path)
         return stem + ending

@@ -35,15 +35,27 @@ class FoundSources(NamedTuple):
 
     given: list[str]
     shards: list[InputFile]
+    names: list[str]
+    """Of each shard in the output."""
     media: tuple[str | None, tuple[str, ...]]
     """Folder of the media, and what is allowed elsewhere."""
 
 
-def find_sources(sources: Sequence[str] | str, options: Options) -> FoundSources:
-    """Find the shards of sources.
+def find_sources(
+    sources: Sequence[str] | str,
+    options: Options,
+    output: str,
+    kind: Kind,
+    *names: Any,
+) -> FoundSources:
+    """Find the shards of sources, and refuse an output that would mix with other files.
+
+    Args:
+        names: `containers` and `separator` of `output_names`.
 
     Raises:
-        SourceError, OptionError: a source or an option cannot be used.
+        SourceError: a source cannot be used, or two of its shards would be one file.
+        OptionError: an option cannot be used; `output` holds files, or is a URL.
     """
     media = check_folder(options.get("media_root")), check_remote(options.get("remote_media", ()))
     given = [sources] if isinstance(sources, str) else [os.fspath(source) for source in sources]
@@ -53,32 +65,28 @@ def find_sources(sources: Sequence[str] | str, options: Options) -> FoundSources
         delimiter=options.get("delimiter"),
         ignore=tuple(options.get("ignore", ())),
     )
-    return FoundSources(given, find_shards(given, layout), media)
-
-
-def check_output(output: str, kind: Kind) -> None:
-    """Refuse an output that would mix with other files, and so with a source.
-
-    Raises:
-        OptionError: it holds files, or is a URL.
-    """
+    shards = find_shards(given, layout)
     if urls.is_url(output):
         raise OptionError(
             f"{output} is a URL, and precompute writes to folders of this machine: name one, and "
             "copy it to the store then"
         )
     check_free(output, kind)
+    return FoundSources(given, shards, output_names(shards, *names), media)
 
 
-def output_names(shards: Sequence[InputFile], separator: str = "/") -> list[str]:
+def output_names(
+    shards: Sequence[InputFile], containers: Sequence[str], separator: str = "/"
+) -> list[str]:
     """Each shard's path below the output: the shortest end of its own that tells it from the rest.
 
     Args:
+        containers: kinds of files that are written back, compressed or not.
         separator: between the parts of a path.
 
     Raises:
         OptionError: sides of preference pairs are taken, of which a record has two.
-        SourceError: a shard is neither JSON nor Parquet, or two of them would be one file.
+        SourceError: a shard is of another kind, or two of them would be one file.
     """
     for shard in shards:
         if shard.layout.pair is not None:
@@ -87,10 +95,10 @@ def output_names(shards: Sequence[InputFile], separator: str = "/") -> list[str]
                 "both sides and room for one's count: leave `pair` out, or write each side's "
                 "records yourself"
             )
-        if shard.container.partition(".")[0] not in ("jsonl", "json", "parquet"):
+        if shard.container.partition(".")[0] not in containers:
             raise SourceError(
-                f"{shard.uri} is a {shard.container} file, and counts are written into JSON and "
-                "Parquet: save the data set as one of them first"
+                f"{shard.uri} is a {shard.container} file, and precompute writes "
+                f"{', '.join(containers)} here: save the data set as one of them first"
             )
     names = []
     for shard, name in zip(shards, short_names([shard.path for shard in shards]), strict=True):

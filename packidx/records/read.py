@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from packidx.errors import BadRecord
-from packidx.format.manifest import DEFAULT, Layout
-from packidx.records.containers.base import Locator, Record, RecordRange
+from packidx.format.manifest import DEFAULT, Layout, RecordRange
+from packidx.records.containers.base import Locator, Record
 from packidx.records.containers.registry import DEFAULT as JSONL
 from packidx.records.containers.registry import container
 from packidx.records.conversation import Conversation, record_of

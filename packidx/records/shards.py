@@ -11,8 +11,10 @@ import itertools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from packidx.errors import SourceError
 from packidx.format.manifest import DEFAULT, Layout, Shard
@@ -21,7 +23,6 @@ from packidx.io.storage import reading
 from packidx.records.containers.base import (
     TASK_BYTES,
     Edge,
-    RecordRange,
     ShardScan,
     file_version,
 )
@@ -57,60 +58,57 @@ class InputFile:
     """How its source names things."""
 
 
-class ScannedShard(NamedTuple):
-    """A shard, and where tasks may start in it."""
-
-    shard: Shard
-    """As the manifest has it, but for its columns."""
-    ranges: tuple[RecordRange, ...]
-    edges: tuple[Edge, Edge] | None = None
-    """As of `ShardScan`, if it was scanned now."""
+_Scanned = tuple[Shard, tuple[Edge, Edge] | None]
+"""A shard, and the edges of `ShardScan` if it was scanned now."""
 
 
 def scan_shards(
     files: Sequence[InputFile],
     workers: int,
     progress: Progress,
-    known: Callable[[InputFile], ScannedShard | None] | None = None,
-) -> list[ScannedShard]:
+    known: Callable[[InputFile], Shard | None] = lambda file: None,
+) -> list[Shard]:
     """Scan all shards, by threads: hashing releases the interpreter, and so does a store's answer.
 
     Args:
         known: returns the shard of a file that need not be read again; None of any other.
     """
 
-    known = known or (lambda _: None)
+    def scanned(file: InputFile) -> _Scanned:
+        shard = known(file)
+        return _scanned(file) if shard is None else (shard, None)
+
     total = sum(file_version(file.path)[0] for file in files)
     done = 0
-    scans = []
+    scans = list[_Scanned]()
     threads = storage.THREADS if any(urls.is_url(file.path) for file in files) else workers
     with ThreadPoolExecutor(min(threads, len(files), storage.THREADS)) as pool:
-        for scanned in pool.map(lambda file: known(file) or _scanned(file), files):
-            scans.append(scanned)
-            done += scanned.shard.bytes
+        for each in pool.map(scanned, files):
+            scans.append(each)
+            done += each[0].bytes
             progress("scan", done, total)
     for at in range(1, len(scans)):
         if os.path.dirname(files[at - 1].path) == os.path.dirname(files[at].path):
             for one, other in ((at - 1, at), (at, at - 1)):
-                if scans[one].edges and not scans[other].edges and scans[other].ranges:
+                if scans[one][1] and not scans[other][1] and scans[other][0].ranges:
                     scans[other] = _scanned(files[other])  # its neighbour may have been cut since
             scans[at - 1 : at + 1] = _marked(scans[at - 1], scans[at])
-    return scans
+    return [shard for shard, _ in scans]
 
 
-def _marked(one: ScannedShard, other: ScannedShard) -> tuple[ScannedShard, ScannedShard]:
+def _marked(one: _Scanned, other: _Scanned) -> tuple[_Scanned, _Scanned]:
     """Mark the record of two shards in a row that is cut by the end of the first as torn."""
-    if one.edges is None or other.edges is None:
+    if one[1] is None or other[1] is None:
         return one, other
-    last, first = one.edges[1], other.edges[0]
+    last, first = one[1][1], other[1][0]
     if last.key != first.key or not (last.is_orphan or first.is_orphan):
         return one, other
-    end, begin = one.ranges[-1], other.ranges[0]
+    (*before, end), (begin, *behind) = one[0].ranges, other[0].ranges
     end = replace(end, torn=(*end.torn, end.first_row + end.num_records - 1))
     begin = replace(begin, torn=(0, *begin.torn))
     return (
-        one._replace(ranges=(*one.ranges[:-1], end)),
-        other._replace(ranges=(begin, *other.ranges[1:])),
+        (replace(one[0], ranges=(*before, end)), one[1]),
+        (replace(other[0], ranges=(begin, *behind)), other[1]),
     )
 
 
@@ -125,7 +123,7 @@ def check_unchanged(path: str, shard: Shard) -> None:
         )
 
 
-def _scanned(file: InputFile) -> ScannedShard:
+def _scanned(file: InputFile) -> _Scanned:
     nbytes, version = file_version(file.path)  # before, so that a change while it is read is seen
     found = scan(file.path, file.container, file.layout)
     shard = Shard(
@@ -136,23 +134,9 @@ def _scanned(file: InputFile) -> ScannedShard:
         source=file.source,
         container=file.container,  # type: ignore[arg-type]  # a kind of the registry's
         version=version,
-        ranges=tuple(map(stored_range, found.ranges)),
+        ranges=found.ranges,
     )
-    return ScannedShard(shard, found.ranges, found.edges)
-
-
-def stored_range(part: RecordRange) -> tuple[int, ...]:
-    """Return a range as a manifest has it."""
-    numbers = part.start, part.end, part.first_row, part.num_records
-    return numbers if part.weight is None else (*numbers, part.weight)
-
-
-def ranges_of(shard: Shard) -> tuple[RecordRange, ...]:
-    """Return where tasks may start in a shard of a manifest."""
-    return tuple(
-        RecordRange(start, end, first_row, num_records, weight[0] if weight else None)
-        for start, end, first_row, num_records, *weight in shard.ranges or ()
-    )
+    return shard, found.edges
 
 
 def short_names(paths: Sequence[str]) -> list[str]:

@@ -8,20 +8,50 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import logging
 import os
 import pickle
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
-from packidx.errors import MismatchError, SourceError
-from packidx.run.workers import MEMORY, Call, Setup, Workers, num_workers, packed
+from packidx.errors import MismatchError, MissingExtraError, OptionError, SourceError
+from packidx.run.workers import AHEAD, MEMORY, Call, Setup, Workers, num_workers, packed
 from packidx.software import software
 
+ENGINES = ("local", "ray")
+"""Who runs the tasks; the bytes are the same."""
 _RETRIES = 3  # of a task whose process or node died
-_AHEAD = 2  # tasks per CPU that are in flight
+
+
+def open_workers(engine: str, workers: int | None, most: int | None = None) -> Workers:
+    """Return the workers that run the tasks; Ray is loaded when there is something to do.
+
+    Args:
+        engine: one of `ENGINES`.
+        workers: processes, or tasks of Ray at a time; None for all that there is room for.
+        most: processes of this machine that there is enough to do for.
+
+    Raises:
+        OptionError: there is no such engine, or fewer than one worker.
+        MissingExtraError: Ray is not installed.
+    """
+    if engine not in ENGINES:
+        raise OptionError(f"engine is {engine!r}: choose one of {', '.join(ENGINES)}")
+    processes = num_workers(workers)
+    if engine == "local":
+        return Workers(processes if most is None else min(processes, most))
+    if importlib.util.find_spec("ray") is None:
+        raise MissingExtraError(
+            "--engine ray needs Ray, which is not here: pip install 'packidx[ray]'"
+        )
+    return RayWorkers(workers)
+
+
+Driver = tuple[str, list[str], dict[str, str]]
+"""What a task's process must share with the driver: folder, ``sys.path``, versions of software."""
 
 
 class RayWorkers(Workers):
@@ -37,7 +67,6 @@ class RayWorkers(Workers):
         self._session = contextlib.ExitStack()
         self._ray: Any = None
         self._task: Any = None
-        self._context: tuple[Any, ...] = ()
 
     def takes(self, num_items: int) -> bool:
         """Return True if there is anything to do: Ray was asked for."""
@@ -46,22 +75,24 @@ class RayWorkers(Workers):
     def _start(self, setup: Setup, num_items: int) -> None:
         if self._ray is None:
             self._ray = self._session.enter_context(_ray_session(self._workers))
-            self._task = self._ray.remote(num_cpus=1, max_retries=_RETRIES)(run_task)
-        if not self._context or setup != self._setup:
-            driver = Driver(os.getcwd(), tuple(sys.path), deciding_versions())
-            self._setup, self._context = setup, (driver, (self._ray.put(packed(setup)),))
+        if self._task is None or setup != self._setup:
+            task = self._ray.remote(num_cpus=1, max_retries=_RETRIES)(run_task)
+            driver: Driver = os.getcwd(), list(sys.path), software()
+            # In a tuple, as Ray replaces an argument that is a reference by its value.
+            self._task = functools.partial(task.remote, driver, (self._ray.put(packed(setup)),))
+            self._setup = setup
 
     def close(self) -> None:
         """Leave Ray, and end it where it was started here."""
         self._session.close()
-        self._ray, self._context = None, ()
+        self._ray = self._task = None
 
     def _ahead(self) -> int:
         cpus = int(self._ray.cluster_resources().get("CPU", 0))  # nodes may come and go
-        return self._workers or _AHEAD * max(1, cpus)
+        return self._workers or AHEAD * max(1, cpus)
 
     def _submit(self, call: Call, item: Any) -> Any:
-        return self._task.remote(*self._context, self._ray.cloudpickle.dumps((call, item)))
+        return self._task(self._ray.cloudpickle.dumps((call, item)))
 
     def _result(self, handle: Any) -> Any:
         from ray.exceptions import RayError, RaySystemError, RayTaskError
@@ -83,36 +114,23 @@ class RayWorkers(Workers):
             self._ray.cancel(handle, force=True)
 
 
-class Driver(NamedTuple):
-    """Settings that a task's process must share with the driver."""
-
-    folder: str
-    path: tuple[str, ...]
-    versions: dict[str, str]
-
-
-def deciding_versions() -> dict[str, str]:
-    """Return the releases of the software that decides the output's bytes."""
-    return {name: release for name, release in software().items() if name != "python"}
-
-
 def run_task(driver: Driver, setup: tuple[Any], work: bytes) -> Any:
     """Run a pickled call and item in a process of Ray's.
 
     Args:
-        setup: Ray's reference to the pickled setup, which is run once in each process; in a tuple,
-            as Ray replaces an argument that is one by its value.
+        setup: Ray's reference to the pickled setup, which is run once in each process.
     """
-    for name, ours in deciding_versions().items():
-        if ours != driver.versions[name]:
+    folder, path, versions = driver
+    for name, ours in software().items():
+        if name != "python" and ours != versions[name]:
             raise MismatchError(
-                f"a Ray node has {name} {ours}, the driver {driver.versions[name]}: install the "
-                "same one, as the output's bytes may depend on it"
+                f"a Ray node has {name} {ours}, the driver {versions[name]}: install the same one, "
+                "as the output's bytes may depend on it"
             )
-    sys.path += [entry for entry in driver.path if entry not in sys.path]
+    sys.path += [entry for entry in path if entry not in sys.path]
     before = os.getcwd()
     with contextlib.suppress(OSError):
-        os.chdir(driver.folder)  # relative paths start where the driver's do
+        os.chdir(folder)  # relative paths start where the driver's do
     try:
         call, item = pickle.loads(work)
         return call(item, _made(*setup))
@@ -141,8 +159,7 @@ def _ray_session(workers: int | None) -> Iterator[Any]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # A task that runs out of memory is repeated for ever unless the driver's Ray is told otherwise.
     os.environ.setdefault("RAY_task_oom_retries", str(_RETRIES))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         import ray
 
         if is_ours := not ray.is_initialized():
@@ -153,24 +170,22 @@ def _ray_session(workers: int | None) -> Iterator[Any]:
         yield ray
     finally:
         if is_ours:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with warnings.catch_warnings(action="ignore"):
                 ray.shutdown()
             ray._private.worker._worker_logs_enabled = True
 
 
 def _connect(ray: Any, workers: int | None) -> None:
     address = os.environ.get("RAY_ADDRESS") or "local"
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
-    said, cure = "Ray does not start here", "use --engine local"
-    if address == "local":
-        options |= {"num_cpus": num_workers(workers), "include_dashboard": False}
-    else:
-        said = f"no Ray cluster answers at RAY_ADDRESS {address}"
-        cure = "start one with `ray start --head`, of the same Ray and Python, or unset RAY_ADDRESS"
+    own = {"num_cpus": num_workers(workers), "include_dashboard": False}
+    options = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     try:
-        ray.init(address=address, **options)
+        ray.init(address=address, **options, **(own if address == "local" else {}))
     except Exception as error:
         with contextlib.suppress(Exception):
             ray.shutdown()
-        raise SourceError(f"{said} ({' '.join(str(error).split())[:300]}): {cure}") from None
+        reason = " ".join(str(error).split())[:300]
+        raise SourceError(
+            f"Ray does not start at RAY_ADDRESS {address} ({reason}): start a cluster of the same "
+            "Ray and Python there, unset RAY_ADDRESS, or use --engine local"
+        ) from None

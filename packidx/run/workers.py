@@ -29,7 +29,8 @@ Call = Callable[[Any, Any], Any]
 Setup = Callable[[], Any]
 """Makes what the calls need, once in each process."""
 
-_AHEAD = 2  # items per process that are in flight, or wait for an earlier one
+AHEAD = 2
+"""Items per process that are in flight, or wait for an earlier one."""
 MEMORY = "most often memory ran out, so use fewer workers (in plan, smaller windows)"
 
 
@@ -135,7 +136,7 @@ class Workers:
             self._executor = None
 
     def _ahead(self) -> int:
-        return _AHEAD * self._processes
+        return AHEAD * self._processes
 
     def _submit(self, call: Call, item: Any) -> Any:
         """Return a handle of a call in another process."""

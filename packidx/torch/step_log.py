@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from packidx.errors import MismatchError, OptionError
-from packidx.format.step_log import STEP_LOG, has_log, log_files, part_name
+from packidx.format.step_log import STEP_LOG, log_files, log_parts, part_name
 from packidx.io.files import atomic_file, make_folder
 from packidx.torch.joining import IGNORE
 from packidx.torch.loss import Batch, LossWeights, loss_targets, segment_numbers
@@ -65,7 +65,7 @@ class StepLog:
             "seed": sampler.seed,
             "global_batch": sampler.global_batch,
         }
-        if has_log(self.folder):
+        if log_parts(self.folder):
             last = pq.read_table(log_files(self.folder)[-1], columns=[*run])
             (before,) = last.slice(0, 1).to_pylist()
             other = [name for name in run if before[name] != run[name]]

@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from packidx.digests import canonical_json, digest
 from packidx.errors import FormatError, MismatchError, OptionError, PackidxError, SourceError
-from packidx.format.stream import LOG_COLUMNS, LOG_RECIPE
+from packidx.format.schema import fields_of
+from packidx.format.terms import LOG_RECIPE
 from packidx.index import Pack as PlannedPack
 from packidx.index.order import check_rank, whole_number
 from packidx.io import files
@@ -35,8 +36,8 @@ from packidx.user_code import fingerprint_of
 
 _VERSION = 2
 _log = logging.getLogger("packidx.torch")
-_LOGGED = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in LOG_COLUMNS.items()])
-_OF_SAMPLE = [name for name in LOG_COLUMNS if name != "place"]
+_LOGGED = pa.schema(fields_of("int64 place; int32 position; int64 sample_id; int32 copy length"))
+_OF_SAMPLE = _LOGGED.names[1:]
 _CAPS = ("max_images", "max_vision_patches", "max_samples")
 _OPTIONS = ("margin", "align", "pad_pack_to", "reserve", *_CAPS)
 

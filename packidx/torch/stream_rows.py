@@ -299,12 +299,12 @@ def _scanned(names: Sequence[str], bad: dict[int, BadRecord]) -> tuple[pa.Table,
     from packidx.records.sources.find_shards import find_shards
 
     files = find_shards(list(names))
-    scans = scan_shards(files, os.cpu_count() or 1, lambda *_: None)
+    found = scan_shards(files, os.cpu_count() or 1, lambda *_: None)
     places: list[tuple[Any, ...]] = []
     sources: dict[str, Source] = {}
-    for number, (file, scan) in enumerate(zip(files, scans, strict=True)):
+    for number, (file, shard) in enumerate(zip(files, found, strict=True)):
         reader = container(file.container, file.layout.delimiter)
-        for part in scan.ranges:
+        for part in shard.ranges:
             for record in reader.read(file.path, part):
                 at = record.locator
                 if at.offset is None:  # a table's: it locates its records by their rows alone
@@ -320,10 +320,10 @@ def _scanned(names: Sequence[str], bad: dict[int, BadRecord]) -> tuple[pa.Table,
             name=file.source,
             media_root=file.layout.media_root,
             layout=None if file.layout == DEFAULT else file.layout,
-            num_samples=before + scan.shard.rows,
+            num_samples=before + shard.rows,
             num_dropped=0,
         )
-    shards = tuple(as_planned(scan.shard) for scan in scans)
+    shards = tuple(map(as_planned, found))
     lengths = LengthsOf(
         uri=names[0],
         fingerprint=digest(canonical_json([shard.to_json() for shard in shards])),

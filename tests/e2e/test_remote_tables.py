@@ -24,12 +24,12 @@ from torch_packs import SyntheticEncode
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import FormatError, NotFoundInIndex
+from packidx.estimate.summary import first_rejected
 from packidx.format.index import manifest_path
 from packidx.index import Index, snapshot_ids
 from packidx.inspect.verify import files_check, verify
 from packidx.io import storage
 from packidx.io.copies import local_copies
-from packidx.lengths.parts import first_rejected
 from packidx.lengths.table import read_lengths
 from packidx.torch import PackedDataset
 

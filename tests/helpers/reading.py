@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from packidx.errors import BadRecord
-from packidx.format.manifest import DEFAULT, Layout
+from packidx.format.manifest import DEFAULT, Layout, RecordRange
 from packidx.io.ranges import Extent
-from packidx.records.containers.base import Locator, Record, RecordRange
+from packidx.records.containers.base import Locator, Record
 from packidx.records.containers.registry import container
 from packidx.records.conversation import Turn
 from packidx.records.media.opener import MediaOpener

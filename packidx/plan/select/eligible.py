@@ -17,7 +17,7 @@ from packidx.errors import FormatError, SourceError
 from packidx.format.index import Options
 from packidx.hashing import below, derive_key, hash_ints, hash_strings, splitmix64s
 from packidx.io.urls import absolute
-from packidx.lengths.rows import LengthsRows
+from packidx.lengths.table import LengthsRows
 from packidx.plan.options import parse_share
 from packidx.plan.select.mixture import copies_of
 
@@ -38,7 +38,7 @@ def holdout(
         source: strings [n], the name of each one's source; None where the table does not say.
         key: strings [n]. Where one is null, or there are none, the sample's place in its source
             stands for it, and the sample keeps its side as long as it keeps that.
-        draws: uint64 [n], of those places (`Places.draws`).
+        draws: uint64 [n], of those places (`LengthsRows.draws`).
         share: of the samples of each source, 0 <= share <= 1. Samples with the same source and key
             are on the same side.
     """
@@ -215,7 +215,7 @@ def judge(
     if options.holdout is not None:
         source = rows.arrow("source") if "source" in rows.frame.columns else None
         share = parse_share(options.holdout)
-        out = holdout(source, rows.places.own_keys(rows), rows.places.draws(rows), share)
+        out = holdout(source, rows.own_keys(), rows.draws(), share)
         verdicts.set(
             out if options.side == "train" else ~out,
             "holdout" if options.side == "train" else "train",
@@ -231,7 +231,7 @@ def _copies(rows: LengthsRows, options: Options) -> Int64s | None:
         return None
     number = np.ones(rows.num_rows, np.int64)
     source = rows.frame.get_column("source")
-    draws = hash_ints(rows.places.draws(rows), derive_key(options.seed, "mix"))
+    draws = hash_ints(rows.draws(), derive_key(options.seed, "mix"))
     for name, weight in options.weights.items():
         mine = (source == name).fill_null(False).to_numpy()
         number[mine] = copies_of(Fraction(weight), draws[mine])

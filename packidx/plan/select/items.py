@@ -16,7 +16,7 @@ from packidx.format.index import Options
 from packidx.format.parquet import conform
 from packidx.format.schema import DROPPED
 from packidx.format.terms import LOST, NOT_ELIGIBLE, WITH_MEDIA
-from packidx.lengths.rows import LengthsRows
+from packidx.lengths.table import LengthsRows
 from packidx.plan.select.eligible import Rules, Verdicts, judge
 from packidx.plan.select.pieces import Pieces, Uncut, cut_into_pieces, expand_ranges
 
@@ -239,7 +239,7 @@ def _count_lost(items: Items, verdicts: Verdicts, weight: Int32s, number: Int64s
 
 def _complain(rows: LengthsRows, long: Int64s, weight: Ints, options: Options) -> None:
     worst = int(long[np.argmax(weight[long])])
-    key = rows.take("key", np.array([worst]))[0].as_py()
+    key = rows.arrow("key", np.array([worst]))[0].as_py()
     name = f"sample {rows.sample_id[worst]}" + (f" ({key})" if key else "")
     raise OptionError(
         f"samples longer than {options.longest} tokens: {len(long)}, the longest is "
@@ -254,7 +254,7 @@ def _dropped(rows: LengthsRows, verdicts: Verdicts, weight: Int32s, options: Opt
         return DROPPED.empty_table()
     reasons = verdicts.reasons(numbers)
     details = _details(rows, numbers, np.array(reasons.to_pylist(), object), weight, options)
-    columns = {name: rows.take(name, numbers) for name in ("sample_id", "source", "key", "length")}
+    columns = {name: rows.arrow(name, numbers) for name in ("sample_id", "source", "key", "length")}
     columns |= {"reason": reasons, "detail": pa.array(details, pa.string())}
     return conform(pa.table(columns), DROPPED)
 
@@ -286,10 +286,10 @@ def _details(
         tell(f"max_{name.removeprefix('num_')}", values, f" > {cap} per pack")
     detail[reasons == "empty"] = "no token is left to train on"
     invalid = np.flatnonzero(reasons == "invalid_length")
-    stated = rows.take("length", numbers[invalid]).to_pylist()
+    stated = rows.arrow("length", numbers[invalid]).to_pylist()
     detail[invalid] = [f"length is {'null' if n is None else n}" for n in stated]
     bad = np.flatnonzero(reasons == "rejected")
-    said = (rows.take(name, numbers[bad]).to_pylist() for name in ("reason", "detail"))
+    said = (rows.arrow(name, numbers[bad]).to_pylist() for name in ("reason", "detail"))
     detail[bad] = [": ".join(filter(None, both)) or None for both in zip(*said, strict=True)]
     details: list[str | None] = detail.tolist()
     return details

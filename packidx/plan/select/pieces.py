@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from packidx.arrays import Bools, Int64s
-from packidx.lengths.rows import LengthsRows
+from packidx.lengths.table import LengthsRows
 
 
 def keys(first: Int64s, second: Int64s) -> Int64s:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from packidx.errors import BadRecord, SourceError
+from packidx.format.manifest import RecordRange
 from packidx.io import cache, storage, urls
 from packidx.io.ranges import Extent
 from packidx.io.storage import reading, unreadable
@@ -22,28 +23,6 @@ TASK_BYTES = 8 << 20
 """Bytes of a shard that one task counts; part of the output's layout, so not an option."""
 TASK_RECORDS = 1 << 18
 """Records that it counts, where they are lines: there is a row for a line of two bytes, too."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordRange:
-    """A run of whole records of a shard, which a task reads."""
-
-    start: int
-    """Where it begins, in the container's own units: bytes, or numbers of row groups or records."""
-    end: int
-    """One past its end, in the same units."""
-    first_row: int
-    """Number of the first record in it."""
-    num_records: int
-    weight: int | None = None
-    """Its bytes, where `start` and `end` count something else."""
-    torn: tuple[int, ...] = ()
-    """Rows in it whose files do not lie together, which a scan of the shard has found."""
-
-    @property
-    def nbytes(self) -> int:
-        """About how much there is to read, in bytes."""
-        return self.end - self.start if self.weight is None else self.weight
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ import orjson
 import pyarrow as pa
 
 from packidx.errors import BadRecord, SourceError
+from packidx.format.manifest import RecordRange
 from packidx.format.terms import COLUMNS
 from packidx.io import cache, storage, urls
 from packidx.io.copies import content_of
@@ -29,7 +30,6 @@ from packidx.records.containers.base import (
     Container,
     Locator,
     Record,
-    RecordRange,
     ShardScan,
     attempted,
     file_version,

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from packidx.errors import BadRecord
+from packidx.format.manifest import RecordRange
 from packidx.io.storage import reading
 from packidx.records.containers.base import (
     TASK_BYTES,
@@ -19,7 +20,6 @@ from packidx.records.containers.base import (
     Cuts,
     Locator,
     Record,
-    RecordRange,
     ShardScan,
     attempted,
     local_shard,

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packidx.errors import BadRecord
+from packidx.format.manifest import RecordRange
 from packidx.io import storage
 from packidx.io.copies import content_of
 from packidx.recent import Recent
@@ -26,7 +27,6 @@ from packidx.records.containers.base import (
     Cuts,
     Locator,
     Record,
-    RecordRange,
     ShardScan,
     broken,
     file_version,

@@ -21,10 +21,13 @@ import io
 import re
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import IO, Any, NamedTuple
 
+from msgspec.structs import replace
+
 from packidx.errors import BadRecord, SourceError
+from packidx.format.manifest import RecordRange
 from packidx.io import ranges, urls
 from packidx.io.ranges import Extent
 from packidx.records.containers.base import (
@@ -35,7 +38,6 @@ from packidx.records.containers.base import (
     Edge,
     Locator,
     Record,
-    RecordRange,
     ShardScan,
     attempted,
     file_version,
