@@ -26,7 +26,7 @@ from packidx.encode.whole import ARGUMENTS, NotBuilt, bare_tokenizer, build_samp
 from packidx.errors import BadRecord, PackidxError, SourceError
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.processor.families import MediaCounts, MediaModel
-from packidx.processor.families.base import no_pixels
+from packidx.processor.families.base import unusable_size
 from packidx.processor.kinds import DOCUMENT, INTERLEAVED, TEXT
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
 from packidx.records.media.audio import resampled_length
@@ -275,7 +275,7 @@ class ProbedMedia(MediaModel):
                 text = f"{kind}s of {self.name} cannot be counted: {self.problems[kind]}"
                 errors[number] = BadRecord("unsupported_media", text)
             elif kind != "audio" and min(info.height, info.width) <= 0:
-                errors[number] = no_pixels(info.height, info.width)
+                errors[number] = unusable_size(info.height, info.width)
             elif (each := self._add(kind, info)).problem is not None:
                 text = f"{self.name} builds no sample with this {kind}: {each.problem}"
                 errors[number] = BadRecord("media_not_counted", text)

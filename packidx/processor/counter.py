@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,10 +25,6 @@ from packidx.processor.counts import (
     Counts,
     MediaColumns,
     Spans,
-    Texts,
-    combine,
-    fill,
-    stated,
 )
 from packidx.processor.families import MediaModel
 from packidx.processor.kinds import KINDS
@@ -92,9 +88,28 @@ class ConversationCounter:
     ) -> Counts:
         """Count a batch; `infos` are what is known of each one's media, in order of appearance."""
         media = self.count_media(conversations, infos)
-        return combine(self._count_texts(conversations, media), media)
-
-    # -- media -------------------------------------------------------------------------------------
+        counts = Counts(media, *np.full((3, len(conversations)), UNKNOWN, np.int64))
+        rendered: dict[int, Expanded] = {}
+        spans: list[Spans] = []
+        features = frozenset(() if self.files is None else self.files.feature_ids)
+        for number, conversation in enumerate(conversations):
+            if (ids := conversation.input_ids) is not None:
+                trained = _given_labels(ids, conversation.labels)
+                counts.text_tokens[number], counts.label_tokens[number] = len(ids), trained.sum()
+                counts.method[number] = EXACT
+                spans.append(Spans.of(trained, np.full(len(ids), number)))
+                if not features.isdisjoint(ids):
+                    counts.errors[number] = media_token_in_text("input_ids hold")
+            elif self.text is None:
+                counts.text_tokens[number], counts.method[number] = _guess(conversation)
+            else:
+                try:
+                    rendered[number] = self.expand(conversation, number, media)
+                except BadRecord as error:
+                    counts.errors[number] = error
+        if rendered:
+            spans.append(self._count_texts(rendered, counts))
+        return counts.summed(spans)
 
     def count_media(
         self,
@@ -104,71 +119,30 @@ class ConversationCounter:
         """The media side of `count`; what cannot be used is in the columns' errors."""
         listed = [medium for c in conversations for medium in c.media]
         known = [info for of_sample in infos for info in of_sample]
-        columns = stated(conversations)
-        vision = self.files.vision if self.files is not None else None
-        if self.files is not None and vision is None and not self.files.lacks_package:
-            # Also media with stated tokens: the text around them cannot be built.
-            columns.errors = {
-                number: BadRecord(
-                    "unsupported_media",
-                    self.files.unknown or f"{self.files.name} takes no {medium.kind}",
-                )
-                for number, medium in enumerate(listed)
-            }
-        if self.files is None or vision is None or not listed:
+        columns, files = MediaColumns.stated(conversations), self.files
+        if files is None:
             return columns
-        owners, errors = columns.owners, {}
+        if (vision := files.vision) is None:
+            # Also media with stated tokens: the text around them cannot be built.
+            for number, medium in enumerate(() if files.lacks_package else listed):
+                why = files.unknown or f"{files.name} takes no {medium.kind}"
+                columns.errors[number] = BadRecord("unsupported_media", why)
+            return columns
+        owners, errors = columns.owners, dict[int, BadRecord]()
         for number, medium in enumerate(listed):
             if medium.requests:
                 try:
-                    known[number] = requested(medium, known[number], self.files)
+                    known[number] = requested(medium, known[number], files)
                 except BadRecord as error:
                     errors[number] = error
         for kind, name in enumerate(KINDS):
-            if name in vision.unpredictable:
-                continue  # such a sample is built
             of_kind = np.flatnonzero(columns.kind == kind).tolist()
-            chosen = [i for i in of_kind if known[i] is not None]
-            given = [info for i in chosen if (info := known[i]) is not None]
-            if not given:
-                continue
-            fill(columns, chosen, vision.expand(name, given, owners[chosen]), EXACT)
-        columns.errors |= not_together(self.files.name, vision, columns) | errors
+            given = {i: info for i in of_kind if (info := known[i]) is not None}
+            if given and name not in vision.unpredictable:  # such a sample is built
+                chosen = list(given)
+                columns.fill(chosen, vision.expand(name, [*given.values()], owners[chosen]))
+        columns.errors |= not_together(files.name, vision, columns) | errors
         return columns
-
-    # -- text --------------------------------------------------------------------------------------
-
-    def _count_texts(self, conversations: Sequence[Conversation], media: MediaColumns) -> Texts:
-        num = len(conversations)
-        tokens, method, labels = (np.full(num, UNKNOWN, np.int64) for _ in range(3))
-        texts = Texts(tokens, method, labels)
-        rendered: list[int] = []
-        expanded: list[Expanded] = []
-        given: list[Spans] = []
-        features = frozenset(() if self.files is None else self.files.feature_ids)
-        for number, conversation in enumerate(conversations):
-            if conversation.input_ids is not None:
-                texts.tokens[number] = len(conversation.input_ids)
-                trained = _given_labels(conversation)
-                texts.labels[number] = trained.sum()
-                texts.method[number] = EXACT
-                given.append(Spans.of(trained, np.full(len(trained), number)))
-                if not features.isdisjoint(conversation.input_ids):
-                    texts.errors[number] = media_token_in_text("input_ids hold")
-            elif self.text is None:
-                texts.tokens[number], texts.method[number] = self._guess(conversation)
-            else:
-                try:
-                    expanded.append(self.expand(conversation, number, media))
-                    rendered.append(number)
-                except BadRecord as error:
-                    texts.errors[number] = error
-        if rendered:
-            given.append(self._tokenize(expanded, np.array(rendered), media, texts))
-        columns = [np.concatenate(parts) for parts in zip(Spans.none(), *given, strict=True)]
-        order = np.argsort(columns[0], kind="stable")
-        texts.spans = Spans(*(values[order] for values in columns))
-        return texts
 
     def expand(self, conversation: Conversation, number: int, media: MediaColumns) -> Expanded:
         """Sample `number` of `media` as the text that is tokenized.
@@ -182,7 +156,7 @@ class ConversationCounter:
         own = slice(media.offsets[number], media.offsets[number + 1])
         kinds = [medium.kind for medium in conversation.media]
         if vision is None or not kinds or not vision.feature_tokens.keys() >= {*kinds}:
-            return Expanded(result.text, result.label_spans, (), ending=ending)
+            return Expanded(result.text, result.label_spans, None if kinds else (), ending=ending)
         tokens, expansions = media.tokens[own].tolist(), media.expansions[own]
         expanded = expand(result, kinds, tokens, expansions, vision.placeholders)
         expanded.ending = ending
@@ -195,68 +169,64 @@ class ConversationCounter:
             BadRecord: as `ChatTemplate.render`; ``no_eos_token``, ``media_token_in_text``,
                 ``cut_off``.
         """
-        files, text = self._loaded
         expanded = self.expand(conversation, 0, media)
-        batch, runs = self._encode([expanded])
-        if runs.mismatched and (expanded.runs or not conversation.media):
-            raise media_token_in_text()
-        if (tokens := int(batch.lengths[0] + runs.extra[0])) > self._limit:
-            raise cut_off(files, tokens)
+        batch, runs, trained, errors = self._encode([expanded])
+        for error in errors.values():
+            raise error
         repeats = runs.repeats_of(batch)
-        trained = trained_tokens(batch, text, [expanded], runs)
-        ends = np.cumsum([len(medium) for medium in expanded.runs])[:-1]
+        ends = np.cumsum([len(medium) for medium in expanded.runs or ()])[:-1]
         starts = [own.tolist() for own in np.split(runs.at, ends)] if expanded.runs else []
         order = range(len(starts)) if expanded.order is None else expanded.order
         return SampleTokens(
             np.repeat(batch.ids, repeats), np.repeat(trained, repeats), starts, order
         )
 
-    def _encode(self, expanded: Sequence[Expanded]) -> tuple[TokenBatch, FeatureRuns]:
-        """The tokens of some texts, and their runs."""
+    def _encode(
+        self, expanded: Sequence[Expanded]
+    ) -> tuple[TokenBatch, FeatureRuns, Bools, dict[int, BadRecord]]:
+        """Return the tokens of some texts, their runs, True for label tokens, and errors."""
         files, text = self._loaded
         adds = [e.ending is not None or files.adds_special_tokens(e.text) for e in expanded]
         ends = [None if e.ending is None else e.ending.token for e in expanded]
         batch = text.encode([item.text for item in expanded], adds, ends)
-        return batch, locate_runs(batch, expanded, files.feature_ids)
+        runs = locate_runs(batch, expanded, files.feature_ids)
+        lengths = batch.lengths + runs.extra
+        errors = {n: media_token_in_text() for n in runs.mismatched if expanded[n].runs is not None}
+        for number in np.flatnonzero(lengths > self._limit).tolist():
+            detail = f"{lengths[number]} tokens, of which {files.name} leaves {files.limit}: take "
+            detail += (
+                "max_length and truncation out of its tokenizer_config.json and tokenizer.json"
+            )
+            errors[number] = BadRecord("cut_off", detail)
+        return batch, runs, trained_tokens(batch, text, expanded, runs), errors
 
-    def _tokenize(
-        self, expanded: list[Expanded], rows: Int64s, media: MediaColumns, texts: Texts
-    ) -> Spans:
-        """Count the texts of `rows`; returns where their label tokens are."""
-        files, text = self._loaded
-        batch, runs = self._encode(expanded)
-        has_media = np.diff(media.offsets) > 0
-        for number in runs.mismatched:
-            if expanded[number].runs or not has_media[rows[number]]:
-                texts.errors[int(rows[number])] = media_token_in_text()
-        texts.method[rows] = EXACT
-        for number in np.flatnonzero(batch.lengths + runs.extra > self._limit).tolist():
-            tokens = int(batch.lengths[number] + runs.extra[number])
-            texts.errors[int(rows[number])] = cut_off(files, tokens)
-        mask = trained_tokens(batch, text, expanded, runs)
-        sums = np.concatenate([[0], np.cumsum(mask)])
-        texts.labels[rows] = sums[batch.offsets[1:]] - sums[batch.offsets[:-1]]
-        own = place_media(media, rows, expanded, runs)
-        texts.tokens[rows] = batch.lengths + runs.extra - own
-        spans = Spans.of(mask, np.repeat(rows, batch.lengths))
+    def _count_texts(self, rendered: Mapping[int, Expanded], counts: Counts) -> Spans:
+        """Count the texts of some samples; returns where their label tokens are."""
+        rows, expanded = np.array(list(rendered)), list(rendered.values())
+        batch, runs, trained, errors = self._encode(expanded)
+        counts.errors |= {int(rows[number]): error for number, error in errors.items()}
+        counts.method[rows] = EXACT
+        sums = np.concatenate([[0], np.cumsum(trained)])
+        counts.label_tokens[rows] = np.diff(sums[batch.offsets])
+        own = place_media(counts.media, rows, expanded, runs)
+        counts.text_tokens[rows] = batch.lengths + runs.extra - own
+        spans = Spans.of(trained, np.repeat(rows, batch.lengths))
         first, last = (places(batch, runs, at) for at in (spans.start, spans.stop - 1))
         return spans._replace(start=first, stop=last + 1)
 
-    def _guess(self, conversation: Conversation) -> tuple[int, int]:
-        """Return (tokens of the text, method), as the record states them or by its UTF-8 bytes."""
-        if conversation.text_tokens is not None:
-            return conversation.text_tokens, PRECOMPUTED
-        parts = (part for turn in conversation.turns for part in turn.parts)
-        texts = "".join(part for part in parts if isinstance(part, str))
-        return len(texts.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN, HEURISTIC
+
+def _guess(conversation: Conversation) -> tuple[int, int]:
+    """Return (tokens of the text, method), as the record states them or by its UTF-8 bytes."""
+    if conversation.text_tokens is not None:
+        return conversation.text_tokens, PRECOMPUTED
+    parts = (part for turn in conversation.turns for part in turn.parts)
+    texts = "".join(part for part in parts if isinstance(part, str))
+    return len(texts.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN, HEURISTIC
 
 
-def _given_labels(conversation: Conversation) -> Bools:
-    """Return which positions contribute to the loss of a record that holds its own ids, bool
-    [T]."""
-    trained = np.ones(len(conversation.input_ids or ()), bool)
-    if conversation.labels is not None:
-        trained = np.asarray(conversation.labels, np.int64) >= 0
+def _given_labels(ids: Sequence[int], labels: Sequence[int] | None) -> Bools:
+    """Return which of a record's own ids contribute to the loss, bool ``[T]``."""
+    trained = np.ones(len(ids), bool) if labels is None else np.asarray(labels, np.int64) >= 0
     trained[:1] = False
     return trained
 
@@ -279,28 +249,17 @@ def media_token_in_text(where: str = "a text holds") -> BadRecord:
     return BadRecord("media_token_in_text", f"{where} a token that stands for media: remove it")
 
 
-def cut_off(files: ProcessorFiles, tokens: int) -> BadRecord:
-    """Return why a sample is refused that the real processor would cut."""
-    where = "take max_length and truncation out of its tokenizer_config.json and tokenizer.json"
-    text = f"{tokens} tokens, of which {files.name} leaves {files.limit}: {where}"
-    return BadRecord("cut_off", text)
-
-
 def not_together(name: str, vision: MediaModel, media: MediaColumns) -> dict[int, BadRecord]:
     """Return why media that each can be used cannot be in one sample of `name`, by number."""
-    errors = {}
-    owners = media.owners
-    mixed = media.mixed() if vision.one_kind_per_sample else set()
-    for number, owner in enumerate(owners.tolist() if mixed else ()):
-        if owner in mixed:
+    errors: dict[int, BadRecord] = {}
+    is_video = (media.kind == KINDS.index("video")) & (media.grid[:, 0] > 0)
+    for start, stop in itertools.pairwise(media.offsets.tolist()):
+        if vision.one_kind_per_sample and len({*media.kind[start:stop].tolist()}) > 1:
             text = f"{name} cannot encode images and videos of one sample together"
-            errors[number] = BadRecord("unsupported_media", text)
-    if vision.same_num_frames:
-        videos = np.flatnonzero((media.kind == KINDS.index("video")) & (media.grid[:, 0] > 0))
-        for last, number in itertools.pairwise(videos.tolist()):
-            frames = media.grid[[last, number], 0].tolist()
-            if owners[last] == owners[number] and frames[0] != frames[1]:
-                text = f"{name} takes equally many frames of all videos of a sample, not "
-                text += f"{frames[0]} and {frames[1]}: name as many of each in frame_indices"
-                errors[number] = BadRecord("unsupported_media", text)
+            errors |= dict.fromkeys(range(start, stop), BadRecord("unsupported_media", text))
+        frames = media.grid[start:stop, 0][is_video[start:stop]]
+        if vision.same_num_frames and len({*frames.tolist()}) > 1:
+            text = f"{name} takes equally many frames of all videos of a sample, not "
+            text += f"{min(frames)} and {max(frames)}: name as many of each in frame_indices"
+            errors[stop - 1] = BadRecord("unsupported_media", text)
     return errors

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packidx.arrays import Bools, Int64s
 from packidx.errors import BadRecord
@@ -46,24 +45,34 @@ class MediaColumns:
     """By the medium's number."""
 
     @classmethod
-    def unknown(cls, sizes: Sequence[int]) -> MediaColumns:
-        """Columns of samples with so many media each, of which nothing is known yet."""
-        offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
-        num = int(offsets[-1])
+    def stated(cls, conversations: Sequence[Conversation]) -> MediaColumns:
+        """Return columns of all media as far as the records state them."""
+        listed = [medium for c in conversations for medium in c.media]
+        num = len(listed)
+        offsets = np.cumsum([0, *(len(c.media) for c in conversations)], dtype=np.int64)
         grid = np.full((num, 3), UNKNOWN, np.int64)
         kind, tokens, patches, cost, at, method = np.full((6, num), UNKNOWN, np.int64)
+        tokens[:] = [TOKENS_PER_MEDIUM if m.tokens is None else m.tokens for m in listed]
+        method[:] = [HEURISTIC if m.tokens is None else PRECOMPUTED for m in listed]
+        kind[:] = [KINDS.index(m.kind) for m in listed]
         return cls(offsets, kind, tokens, grid, patches, cost, at, method, [None] * num)
+
+    def fill(self, chosen: Sequence[int], counts: MediaCounts) -> None:
+        """Put the counts of a processor's rules where `chosen` says."""
+        self.tokens[chosen] = counts.tokens
+        self.method[chosen] = EXACT
+        if counts.grids.any():
+            self.grid[chosen] = counts.grids
+            self.patches[chosen] = counts.patches
+            self.cost[chosen] = counts.cost
+        for number, expansion in zip(chosen, counts.expansions or (), strict=False):
+            self.expansions[number] = expansion
+        self.errors |= {chosen[number]: error for number, error in counts.errors.items()}
 
     @property
     def owners(self) -> Int64s:
         """``[m]`` the sample of each medium."""
         return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
-
-    def mixed(self) -> set[int]:
-        """Return the samples with media of several kinds."""
-        held = np.zeros((len(self.offsets) - 1, len(KINDS)), bool)
-        held[self.owners, self.kind] = True
-        return set(np.flatnonzero(held.sum(axis=1) > 1).tolist())
 
 
 class Spans(NamedTuple):
@@ -86,10 +95,6 @@ class Spans(NamedTuple):
         start, stop = edges[::2], edges[1::2]
         return cls(sample[start], start, stop)
 
-    @classmethod
-    def none(cls) -> Spans:
-        return cls(*[np.empty(0, np.int64)] * 3)
-
 
 def has_spans(length: Int64s, label_tokens: Int64s) -> Bools:
     """Return where the lengths table has the spans of label tokens, bool [n].
@@ -103,92 +108,49 @@ def has_spans(length: Int64s, label_tokens: Int64s) -> Bools:
 class Counts:
     """n samples' counts, int64 ``[n]`` each; `UNKNOWN` where a number is not known."""
 
+    media: MediaColumns
     text_tokens: Int64s
-    image_tokens: Int64s
-    video_tokens: Int64s
-    audio_tokens: Int64s
-    length: Int64s
     label_tokens: Int64s
-    vision_patches: Int64s
-    vision_cost: Int64s
     method: Int64s
     """Number in `METHODS`."""
-    media: MediaColumns
-    errors: dict[int, BadRecord]
+    errors: dict[int, BadRecord] = field(default_factory=dict)
     """Why a sample has no counts, by its number."""
-    spans: Spans = field(default_factory=Spans.none)
+    image_tokens: Int64s = field(init=False)
+    video_tokens: Int64s = field(init=False)
+    audio_tokens: Int64s = field(init=False)
+    length: Int64s = field(init=False)
+    vision_patches: Int64s = field(init=False)
+    vision_cost: Int64s = field(init=False)
+    spans: Spans = field(init=False)
     """Spans of the samples for which `has_spans` is True, as far as they are known."""
 
+    def summed(self, spans: Sequence[Spans]) -> Counts:
+        """Add what the media make; each sample is counted by the weakest of its parts' methods.
 
-def stated(conversations: Sequence[Conversation]) -> MediaColumns:
-    """Columns of all media as far as the records state them."""
-    columns = MediaColumns.unknown([len(c.media) for c in conversations])
-    tokens = [medium.tokens for c in conversations for medium in c.media]
-    columns.tokens[:] = [TOKENS_PER_MEDIUM if n is None else n for n in tokens]
-    columns.method[:] = [HEURISTIC if n is None else PRECOMPUTED for n in tokens]
-    columns.kind[:] = [KINDS.index(medium.kind) for c in conversations for medium in c.media]
-    return columns
+        Args:
+            spans: of label tokens, of different samples.
+        """
+        media, owners = self.media, self.media.owners
+        for number in sorted(media.errors, reverse=True):  # the first one's stays
+            self.errors[int(owners[number])] = media.errors[number]
+        np.maximum.at(self.method, owners, media.method)
+        media.at[self.method[owners] != EXACT] = UNKNOWN
 
+        def total(values: Int64s) -> Int64s:
+            sums = np.zeros_like(self.method)
+            np.add.at(sums, owners, values)
+            return sums
 
-def fill(columns: MediaColumns, chosen: Sequence[int], counts: MediaCounts, method: int) -> None:
-    """Put a family's counts where `chosen` says."""
-    columns.tokens[chosen] = counts.tokens
-    columns.method[chosen] = method
-    if counts.grids.any():
-        columns.grid[chosen] = counts.grids
-        columns.patches[chosen] = counts.patches
-        columns.cost[chosen] = counts.cost
-    if counts.expansions is not None:
-        for number, expansion in zip(chosen, counts.expansions, strict=True):
-            columns.expansions[number] = expansion
-    for number, error in counts.errors.items():
-        columns.errors[chosen[number]] = error
-
-
-@dataclass(slots=True)
-class Texts:
-    """The text side of n samples."""
-
-    tokens: Int64s
-    method: Int64s
-    labels: Int64s
-    errors: dict[int, BadRecord] = field(default_factory=dict)
-    spans: Spans = field(default_factory=Spans.none)
-    """Of label tokens."""
-
-
-def combine(texts: Texts, media: MediaColumns) -> Counts:
-    """The counts of n samples, each by the weakest of the methods of its parts."""
-    num, owners = len(texts.tokens), media.owners
-    errors = dict(texts.errors)
-    for number in sorted(media.errors, reverse=True):  # the first one's stays
-        errors[int(owners[number])] = media.errors[number]
-    method = texts.method.copy()
-    np.maximum.at(method, owners, media.method)
-    media.at[method[owners] != EXACT] = UNKNOWN
-
-    def total(values: Int64s, chosen: NDArray[np.bool_]) -> Int64s:
-        sums: Int64s = np.zeros(num, np.int64)
-        np.add.at(sums, owners[chosen], values[chosen])
-        return sums
-
-    sums = [total(media.tokens, media.kind == kind) for kind in range(len(KINDS))]
-    known = media.patches != UNKNOWN
-    unknown = total(np.ones_like(owners), ~known) > 0
-    length = texts.tokens + sums[0] + sums[1] + sums[2]
-    spanned = has_spans(length, texts.labels) & (method == EXACT)  # else places are guesses
-    spans = Spans(*(values[spanned[texts.spans.sample]] for values in texts.spans))
-    return Counts(
-        text_tokens=texts.tokens,
-        image_tokens=sums[0],
-        video_tokens=sums[1],
-        audio_tokens=sums[2],
-        length=length,
-        label_tokens=texts.labels,
-        vision_patches=np.where(unknown, UNKNOWN, total(media.patches, known)),
-        vision_cost=np.where(unknown, UNKNOWN, total(media.cost, known)),
-        method=method,
-        media=media,
-        errors=errors,
-        spans=spans,
-    )
+        kinds = [total(np.where(media.kind == n, media.tokens, 0)) for n in range(len(KINDS))]
+        self.image_tokens, self.video_tokens, self.audio_tokens = kinds
+        self.length = self.text_tokens + sum(kinds)
+        is_unknown = total(media.patches == UNKNOWN) > 0
+        self.vision_patches = np.where(is_unknown, UNKNOWN, total(media.patches))
+        self.vision_cost = np.where(is_unknown, UNKNOWN, total(media.cost))
+        is_told = has_spans(self.length, self.label_tokens) & (self.method == EXACT)
+        none = Spans(*np.empty((3, 0), np.int64))
+        columns = [np.concatenate(parts) for parts in zip(none, *spans, strict=True)]
+        order = np.argsort(columns[0], kind="stable")
+        order = order[is_told[columns[0][order]]]  # the places of other ones are guesses
+        self.spans = Spans(*(values[order] for values in columns))
+        return self

@@ -34,22 +34,6 @@ def mixed_name(kinds: Iterable[str]) -> str:
     return "+".join(sorted(kinds, key=KINDS.index))
 
 
-def _fine_words(conversation: Conversation) -> set[str]:
-    words: set[str] = set()
-    num_answers = 0
-    for turn in conversation.turns:
-        num_answers += turn.role == "assistant"
-        if turn.role == "system":
-            words.add("a system message")
-        if any(not isinstance(part, str) for part in turn.parts):
-            words.update(["media behind an answer"] * (num_answers > 0))
-            words.update([f"media of {turn.role}"] * (turn.role != "user"))
-    kinds = [medium.kind for medium in conversation.media]
-    words.update(f"{min(kinds.count(kind), _MOST_MEDIA)} {kind}s" for kind in kinds)
-    words.update(["several answers"] * (num_answers > 1))
-    return words
-
-
 def words_of(kind: str) -> set[str]:
     """Return the words of a kind, with each kind of media by itself."""
     base, *words = kind.split(", ")
@@ -63,7 +47,7 @@ def record_kind(conversation: Conversation, *, fine: bool = False) -> str:
         fine: True for a processor of no family, whose rules no test of ours compares: also how many
             media and answers there are, and where media stand.
     """
-    words = _fine_words(conversation) if fine else set[str]()
+    words, num_answers = set[str](), 0
     for turn in conversation.turns:
         role = turn.extra.get("role", turn.role) if turn.extra else turn.role
         if role not in _USUAL:
@@ -74,10 +58,19 @@ def record_kind(conversation: Conversation, *, fine: bool = False) -> str:
             words.add(EMPTY)
         if turn.extra:
             words.update(word for key, word in _KEYS.items() if turn.extra.get(key))
+        if fine:
+            num_answers += turn.role == "assistant"
+            has_media = any(not isinstance(part, str) for part in turn.parts)
+            words.update(["a system message"] * (turn.role == "system"))
+            words.update(["media behind an answer"] * (has_media and num_answers > 0))
+            words.update([f"media of {turn.role}"] * (has_media and turn.role != "user"))
     if conversation.tools is not None:
         words.add(TOOLS if conversation.tools else NO_TOOLS)
     kinds = [medium.kind for medium in conversation.media]
     media = frozenset(kinds)
+    if fine:
+        words.update(f"{min(kinds.count(kind), _MOST_MEDIA)} {kind}s" for kind in media)
+        words.update(["several answers"] * (num_answers > 1))
     if len(kinds) > len(media):
         words.update(f"several {kind}s" for kind in media if kinds.count(kind) > 1)
     key = media, frozenset(words), conversation.is_document

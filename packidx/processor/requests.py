@@ -19,7 +19,7 @@ from typing import Any
 
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.families.base import FamilyMedia
-from packidx.processor.families.sizes import PixelLimits, smart_resize
+from packidx.processor.families.sizes import PixelLimits
 from packidx.records.conversation import Media, MediaInfo
 from packidx.records.media.references import OF_FRAMES, cut, unsupported_option
 
@@ -92,5 +92,6 @@ def _sides(info: MediaInfo, asked: dict[str, Any], limits: PixelLimits) -> tuple
         height, width = info.height, info.width
     if height is None or width is None or least > most:
         return None
-    heights, widths = smart_resize(height, width, factor, least, most)
+    limits = replace(limits, min_pixels=least, max_pixels=most)
+    heights, widths = limits.resized(height, width)
     return (int(heights[0]), int(widths[0])) if heights[0] else None

@@ -148,7 +148,7 @@ VIDEOS = [
     Case("video with a frame that is not there", refers({"path": "clip.mp4", "frame_indices": [0, 99]}, "video"), "bad_media", "frame 99"),
     Case("image as video", refers("good.png", "video"), "broken_media", "video"),
     Case("video as image", refers("clip.mp4"), "broken_media", "not an image of a known format"),
-    Case("aspect ratio of a video", refers(made("a.mp4", clip(frames=4, size=(804, 2), codec="mpeg4")), "video"), "aspect_ratio", "200"),
+    Case("aspect ratio of a video", refers(made("a.mp4", clip(frames=4, size=(804, 2), codec="mpeg4")), "video"), "aspect_ratio", "402 times"),
 ]
 # fmt: on
 GOOD = chat("<image> what?", images=["good.png"])

@@ -1,14 +1,14 @@
 """Chat templates: a conversation as the text that is tokenized, and where its labels are.
 
 Jinja renders a record once, as transformers does, and its label spans are found in that rendering
-(`spans`). Records whose texts hold the template's own words are rendered again with marks around
-them.
+(`spans`). Records with tools or further keys, and those that a template writes in a way of their
+own, are rendered again with marks around their texts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -18,27 +18,19 @@ import jinja2.nodes
 
 from packidx.errors import BadRecord, SourceError
 from packidx.processor.chat_template import environment, marks
-from packidx.processor.chat_template.marks import Lost, Span
+from packidx.processor.chat_template.marks import Lost, Shown, Span
 from packidx.processor.chat_template.messages import Form, Message, names_in
-from packidx.processor.chat_template.placeholders import Documents, Placeholders
-from packidx.processor.chat_template.spans import (
-    MAX_FORMS,
-    are_apart,
-    form_of,
-    is_masked,
-    masked,
-    spans_by_words,
-    with_stand_ins,
-)
+from packidx.processor.chat_template.placeholders import Placeholders
+from packidx.processor.chat_template.spans import MAX_FORMS, Layout, outline, with_stand_ins
 from packidx.processor.chat_template.turns import (
     TurnWords,
     block_spans,
     learn_words,
     marked_spans,
 )
-from packidx.processor.chat_template.unwritten import check_written
+from packidx.processor.chat_template.unwritten import check_written, says_more
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
-from packidx.records.conversation import Conversation
+from packidx.records.conversation import Conversation, Turn
 
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 
@@ -101,10 +93,9 @@ class ChatTemplate:
         """Today, if the template writes the date."""
         self._names = names_in(parsed)
         self._has_blocks = _GENERATION.search(source) is not None
-        self._placeholders = Placeholders(self.media_tokens)
+        self._placeholders = Placeholders(self.media_tokens, self._render)
         self._form = Form(self._write, empty_as_list)
-        self._documents = Documents(self._render, self._placeholders)
-        self._are_apart: dict[Hashable, bool] = {}
+        self._layouts: dict[Hashable, Layout | None] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         options: dict[str, Any] = {
@@ -122,7 +113,7 @@ class ChatTemplate:
 
     def render(self, conversation: Conversation) -> Rendered:
         """`conversation` as text, as transformers renders it without a generation prompt; a
-        document as `Documents` writes it.
+        document as `Placeholders` writes it.
 
         Raises:
             BadRecord: ``template`` if the template fails or hides what the assistant says;
@@ -133,14 +124,26 @@ class ChatTemplate:
             MemoryError: it ran out.
         """
         if conversation.is_document:
-            text, spans, media = self._documents.write(conversation)
+            text, spans, media = self._placeholders.write(conversation)
             is_trained = any(self.policy.trains(conversation.turns))
             return Rendered(text, spans if is_trained else (), media)
         text = self._render(conversation)
         environment.check_unicode(text)
-        check_written(self._render, conversation, text)
+        shown = None
+        if says_more(conversation):
+            shown = self._show(conversation)
+            check_written(conversation, text, shown, self._writes_tools(conversation, text))
         media = self._placeholders.find(conversation, text)
-        return Rendered(text, self._spans(conversation, text), media)
+        return Rendered(text, self._spans(conversation, text, shown), media)
+
+    def _writes_tools(self, conversation: Conversation, text: str) -> bool:
+        """Return False if a rendering is the same without the record's tools."""
+        if not conversation.tools:
+            return True
+        try:
+            return self._render(replace(conversation, tools=None)) != text
+        except BadRecord:
+            return True
 
     def messages(self, conversation: Conversation) -> list[Message]:
         """`conversation` as the messages that a processor is given."""
@@ -190,73 +193,70 @@ class ChatTemplate:
         return learn_words(self._render, self.control_tokens, self._placeholders.pattern)
 
     @cached_property
-    def _own(self) -> list[str]:
-        """Words that tell where messages are."""
-        tokens, words = list(self.control_tokens), self._words
-        if self._has_blocks:
-            return [*marks.BORDERS, *([] if self.policy.end_of_turn else tokens)]
-        return [words.header.strip(), *([words.stop] if words.stop else tokens)]
-
-    @cached_property
     def _bordered(self) -> jinja2.Template:
         """The template with marks around its ``{% generation %}`` blocks."""
         return environment.chat_environment(environment.Bordered).from_string(self.source)
 
-    def _spans(self, conversation: Conversation, text: str) -> tuple[Span, ...]:
+    def _spans(
+        self, conversation: Conversation, text: str, shown: Shown | None
+    ) -> tuple[Span, ...]:
         """Return the label spans of a record in its rendering `text`.
 
         Raises:
             BadRecord: ``template``, the rendering does not show them.
         """
-        if not any(self.policy.trains(conversation.turns)):
+        wanted = self.policy.trains(conversation.turns)
+        if not any(wanted):
             return ()
-        if any(turn.extra for turn in conversation.turns):
-            conversation = self._known(conversation)
-        form = form_of(conversation)
-        if form not in self._are_apart:
-            if len(self._are_apart) >= MAX_FORMS:
-                self._are_apart.clear()
-            self._are_apart[form] = self._try_form(conversation)
-        spans = self._told_spans(conversation, text) if self._are_apart[form] else None
-        return self._marked_spans(conversation, text) if spans is None else spans
+        if conversation.tools is None and not any(
+            name in self._names for turn in conversation.turns for name in turn.extra
+        ):
+            form, cores = outline(conversation.turns)
+            if (key := (form, *wanted)) not in self._layouts:
+                if len(self._layouts) >= MAX_FORMS:
+                    self._layouts.clear()
+                self._layouts[key] = self._layout(conversation)
+            layout = self._layouts[key]
+            if layout is not None and (spans := layout.find(cores, text)) is not None:
+                return spans if self._has_blocks else self._words.begun(text, spans)
+        return self._marked_spans(conversation, text, shown)
 
-    def _try_form(self, conversation: Conversation) -> bool:
-        """Return True if the words around messages tell the spans of records of this form."""
-        talk, words = with_stand_ins(self._known(conversation))
+    def _layout(self, conversation: Conversation) -> Layout | None:
+        """Return how the template writes conversations of this form; None if that does not show."""
+        talk = replace(conversation, turns=with_stand_ins(conversation.turns))
         try:
-            text = self._render(talk)
-        except BadRecord:
-            return False
-        return are_apart(text, self._told_spans(talk, text), talk.turns, words)
-
-    def _told_spans(self, conversation: Conversation, text: str) -> tuple[Span, ...] | None:
-        """Return the label spans by words or blocks; None if these do not tell."""
-        words, policy = self._words, self.policy
-        talk = masked(conversation, self._own)
-        try:
-            if not self._has_blocks and talk is conversation:
-                return spans_by_words(text, talk.turns, words, policy)
-            shown = marks.read_marks(self._render(talk, by=self._bordered), ())
-            if not is_masked(text, shown.text):
-                return None
-            if self._has_blocks:
-                return block_spans(shown, talk.turns, words, policy)
-            return spans_by_words(shown.text, talk.turns, words, policy)
+            shown = self._show(talk)
+            return Layout.of(shown, self._find(shown, talk.turns))
         except (BadRecord, Lost):
             return None
 
-    def _marked_spans(self, conversation: Conversation, text: str) -> tuple[Span, ...]:
+    def _marked_spans(
+        self, conversation: Conversation, text: str, shown: Shown | None = None
+    ) -> tuple[Span, ...]:
         """Return the label spans of a record by marks around its texts."""
-        known, text = self._known(conversation), marks.MARKED.sub(marks.STAND_IN, text)
         why = "it writes other words where texts have marks"
         try:
-            shown = marks.show(partial(self._render, by=self._bordered), known)
-            if shown.text == text:
-                find = block_spans if self._has_blocks else marked_spans
-                return find(shown, known.turns, self._words, self.policy)
+            shown = shown or self._show(conversation)
+            if shown.text == marks.MARKED.sub(marks.STAND_IN, text):
+                return self._find(shown, self._known(conversation).turns)
         except (BadRecord, Lost) as error:
             why = str(error)
         raise BadRecord("template", f"the chat template does not show what is trained on: {why}")
+
+    def _show(self, conversation: Conversation) -> Shown:
+        """Return a rendering with marks around texts.
+
+        Raises:
+            BadRecord: ``template``, the template does not take them.
+        """
+        try:
+            return marks.show(partial(self._render, by=self._bordered), self._known(conversation))
+        except Lost as error:
+            raise BadRecord("template", f"marks do not show in it: {error}") from error
+
+    def _find(self, shown: Shown, turns: Sequence[Turn]) -> tuple[Span, ...]:
+        find = block_spans if self._has_blocks else marked_spans
+        return find(shown, turns, self._words, self.policy)
 
     def _known(self, conversation: Conversation) -> Conversation:
         """Return a record without keys that the template has no name for, and without marks."""
@@ -267,7 +267,11 @@ class ChatTemplate:
                     marks.MARKED.sub(marks.STAND_IN, part) if isinstance(part, str) else part
                     for part in turn.parts
                 ),
-                extra={name: turn.extra[name] for name in turn.extra if name in self._names},
+                extra={
+                    name: marks.MARKED.sub(marks.STAND_IN, value) if type(value) is str else value
+                    for name, value in turn.extra.items()
+                    if name in self._names
+                },
             )
             for turn in conversation.turns
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import jinja2
@@ -48,19 +49,6 @@ def _raise(message: str) -> None:
     raise jinja2.exceptions.TemplateError(message)
 
 
-def to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """``tojson``, without HTML escapes."""
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
-
-
 def now(layout: str) -> str:
     """``strftime_now``"""
     return datetime.now().strftime(layout)
@@ -91,7 +79,7 @@ def chat_environment(generation: type[Generation] = Generation) -> jinja2.Enviro
     environment = Sandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=[generation, jinja2.ext.loopcontrols]
     )
-    environment.filters["tojson"] = to_json
+    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
     environment.globals.update(raise_exception=_raise, strftime_now=now)
     return environment
 

@@ -9,16 +9,17 @@ which Unicode leaves unassigned.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from packidx.errors import BadRecord
-from packidx.records.conversation import Conversation, Turn
+from packidx.records.conversation import SAID, Conversation, Turn
 
 REASONING = ("reasoning_content", "thinking", "reasoning")
 """Keys of an assistant's message that hold its thoughts."""
+SPOKEN = frozenset((*SAID, "tool_plan"))
+"""Keys of a message that say something; records with others are rejected (`unused_column`)."""
 BORDERS = "\U000ffff0", "\U000ffff1"
 """Characters around ``{% generation %}`` blocks."""
 MARKED = re.compile(r"[\U000f0000-\U0010ffff]")
@@ -26,7 +27,6 @@ STAND_IN = "\ue000"
 """Character in place of one in a record that marks are made of."""
 _OPEN, _CLOSE = 0xF0000, 0x100000
 MAX_TEXTS = 0xFFF0
-_TOLD = re.compile("[\U000f0000-\U000ffff1\U00100000-\U0010ffff]")
 
 Span = tuple[int, int]
 
@@ -54,15 +54,15 @@ class Stretch:
 class Shown:
     """A rendering, and what is known of it."""
 
-    text: str
+    text: str = ""
     """The rendering without marks."""
-    stretches: list[Stretch]
-    blocks: list[Span]
+    stretches: list[Stretch] = field(default_factory=list)
+    blocks: list[Span] = field(default_factory=list)
     """The ``{% generation %}`` blocks."""
     bare: list[str] = field(default_factory=list)
     """Texts that the template leaves out or takes apart."""
-    further: set[int] = field(default_factory=set)
-    """Numbers of texts that are reasoning, or names of called functions."""
+    further: dict[int, tuple[int, str]] = field(default_factory=dict)
+    """Number → message and key of a text beside the content: reasoning, a called one's name."""
 
 
 def show(render: Callable[[Conversation], str], conversation: Conversation) -> Shown:
@@ -74,57 +74,68 @@ def show(render: Callable[[Conversation], str], conversation: Conversation) -> S
     Raises:
         Lost: there are too many texts, or the record holds marks.
     """
-    owners: list[int] = []
-    cores: list[str] = []
-    further: set[int] = set()
+    shown, owners, cores = Shown(), list[int](), list[str]()
 
-    def marked(turn: int, text: str, is_further: bool) -> str:
-        bare = text.strip()
-        if not bare:
+    def mark(text: str, turn: int, key: str = "") -> str:
+        core = text.strip()
+        if not core:
             return text
-        number = len(owners)
+        number = len(cores)
         owners.append(turn)
-        cores.append(bare)
-        further.update([number] if is_further else [])
-        before, _, after = text.partition(bare)
-        return f"{before}{chr(_OPEN + number)}{bare}{chr(_CLOSE + number)}{after}"
+        cores.append(core)
+        if key:
+            shown.further[number] = turn, key
+        before, _, after = text.partition(core)
+        return f"{before}{chr(_OPEN + number)}{core}{chr(_CLOSE + number)}{after}"
 
-    turns = [change_said(turn, partial(marked, n)) for n, turn in enumerate(conversation.turns)]
-    if len(owners) > MAX_TEXTS:
+    def said(value: Any, turn: int, key: str) -> Any:
+        if isinstance(value, str):
+            return mark(value, turn, key)
+        if isinstance(value, list):
+            return [said(each, turn, key) for each in value]
+        if not isinstance(value, dict):
+            return value
+        name = "function" if "function" in value else "name"
+        return value | ({name: said(value[name], turn, key)} if name in value else {})
+
+    turns = []
+    for number, turn in enumerate(conversation.turns):
+        extra = {k: said(v, number, k) if k in SPOKEN else v for k, v in turn.extra.items()}
+        parts = (mark(part, number) if isinstance(part, str) else part for part in turn.parts)
+        turns.append(replace(turn, parts=tuple(parts), extra=extra))
+    if len(cores) > MAX_TEXTS:
         raise Lost("there are too many texts")
-    shown = read_marks(render(replace(conversation, turns=tuple(turns))), owners)
+    rendering = render(replace(conversation, turns=tuple(turns)))
+    begun, pieces = list[int](), list[str]()
+    at = length = 0
+    for found in MARKED.finditer(rendering):
+        mark_found, own = found.group(), shown.stretches
+        pieces.append(rendering[at : found.start()])
+        length += found.start() - at
+        at = found.end()
+        closes = mark_found >= chr(_CLOSE)
+        number = ord(mark_found) - (_CLOSE if closes else _OPEN)
+        if mark_found == BORDERS[0]:
+            begun.append(length)
+        elif mark_found == BORDERS[1]:
+            shown.blocks.append((begun.pop() if begun else 0, length))
+        elif number >= len(owners):
+            raise Lost("there are marks in the record")
+        elif closes and own and own[-1].number == number and not own[-1].ends:
+            own[-1].end, own[-1].ends = length, True
+        else:
+            own.append(Stretch(number, owners[number], length, length, not closes, closes))
+    shown.text = "".join([*pieces, rendering[at:]])
+    shown.blocks.sort()
     first = {each.number: each for each in reversed(shown.stretches)}
     shown.stretches = [  # a tool's response may name the function again
-        each for each in shown.stretches if each.number not in further or each is first[each.number]
+        each
+        for each in shown.stretches
+        if each.number not in shown.further or each is first[each.number]
     ]
     whole = {each.number for each in shown.stretches if each.begins and each.ends}
     shown.bare = [core for number, core in enumerate(cores) if number not in whole]
-    shown.further = further
     return shown
-
-
-def change_said(turn: Turn, change: Callable[[str, bool], str]) -> Turn:
-    """Return a message with other words in place of all that it says.
-
-    Args:
-        turn: the message.
-        change: ``change(text, is_further)``; True for reasoning and for names of called functions.
-    """
-    extra = dict(turn.extra)
-    for key in extra.keys() & {*REASONING}:
-        if isinstance(extra[key], str):
-            extra[key] = change(extra[key], True)
-    if isinstance(calls := extra.get("tool_calls"), list):
-        extra["tool_calls"] = [_named(call, change) for call in calls]
-    parts = [change(part, False) if isinstance(part, str) else part for part in turn.parts]
-    return replace(turn, parts=tuple(parts), extra=extra)
-
-
-def _named(call: Any, change: Callable[[str, bool], str]) -> Any:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        return call
-    return {**call, "function": {**function, "name": change(function["name"], True)}}
 
 
 def gaps(render: Callable[[Conversation], str], *turns: Turn) -> list[str]:
@@ -139,40 +150,3 @@ def gaps(render: Callable[[Conversation], str], *turns: Turn) -> list[str]:
     lows = [0, *(stretch.end for stretch in shown.stretches)]
     highs = [*(stretch.start for stretch in shown.stretches), len(shown.text)]
     return [shown.text[low:high] for low, high in zip(lows, highs, strict=True)]
-
-
-def read_marks(rendering: str, owners: Sequence[int]) -> Shown:
-    """Return a rendering without its marks, and where they were.
-
-    Args:
-        rendering: a rendering with marks.
-        owners: for each text with marks, the number of its message.
-
-    Raises:
-        Lost: the record holds marks.
-    """
-    shown = Shown("", [], [])
-    pieces: list[str] = []
-    begun: list[int] = []
-    at = length = 0
-    for found in _TOLD.finditer(rendering):
-        pieces.append(rendering[at : found.start()])
-        length += found.start() - at
-        at = found.end()
-        mark, last = found.group(), shown.stretches[-1] if shown.stretches else None
-        closes = mark >= chr(_CLOSE)
-        number = ord(mark) - (_CLOSE if closes else _OPEN)
-        if mark == BORDERS[0]:
-            begun.append(length)
-        elif mark == BORDERS[1]:
-            shown.blocks.append((begun.pop() if begun else 0, length))
-        elif number >= len(owners):
-            raise Lost("there are marks in the record")
-        elif closes and last is not None and last.number == number and not last.ends:
-            last.end, last.ends = length, True
-        else:
-            stretch = Stretch(number, owners[number], length, length, not closes, closes)
-            shown.stretches.append(stretch)
-    shown.text = "".join([*pieces, rendering[at:]])
-    shown.blocks.sort()
-    return shown

@@ -12,11 +12,18 @@ from packidx.records.conversation import Conversation, Media, Turn
 
 
 class Placeholders:
-    """The tokens that a template writes for media, by their kind."""
+    """The tokens that a template writes for media.
 
-    def __init__(self, tokens: Mapping[str, str]) -> None:
+    Args:
+        tokens: by kind.
+        render: a conversation as the template writes it.
+    """
+
+    def __init__(self, tokens: Mapping[str, str], render: Callable[[Conversation], str]) -> None:
         self.pattern = any_of(tokens.values())
         self.of_kind = dict(tokens)
+        self._render = render
+        self._around: dict[str, str] = {}
 
     def find(self, conversation: Conversation, text: str) -> tuple[int, ...]:
         """First character of each medium's placeholder in the rendering `text`.
@@ -48,20 +55,6 @@ class Placeholders:
         left = {own: iter([at for token, at in written if token == own]) for own in set(tokens)}
         return tuple([next(left[token]) for token in media])
 
-
-class Documents:
-    """Writes documents.
-
-    Args:
-        render: a conversation as the template writes it.
-        placeholders: of media.
-    """
-
-    def __init__(self, render: Callable[[Conversation], str], placeholders: Placeholders) -> None:
-        self._render = render
-        self._placeholders = placeholders
-        self._written: dict[str, str] = {}
-
     def write(self, conversation: Conversation) -> tuple[str, tuple[Span, ...], tuple[int, ...]]:
         """A document's text, where its own words are, and its media's placeholders.
 
@@ -79,16 +72,16 @@ class Documents:
             text += part
             spans.append((start, len(text)))
         check_unicode(text)
-        return text, tuple(spans), self._placeholders.find(conversation, text)
+        return text, tuple(spans), self.find(conversation, text)
 
     def _medium(self, kind: str) -> str:
         """Return what is written for a medium of a kind: its token, and the template's words."""
-        token = self._placeholders.of_kind.get(kind)
+        token = self.of_kind.get(kind)
         if token is None:
             raise BadRecord("media_not_rendered", f"a document has a {kind}, which has no place")
-        if kind not in self._written:
+        if kind not in self._around:
             parts = ("Text", Media(kind), "Text", Media(kind), "Text")
             around = [gap.strip() for gap in gaps(self._render, Turn("user", parts))[1:3]]
             usable = len(around) == 2 and around[0] == around[1] and around[0].count(token) == 1
-            self._written[kind] = around[0] if usable else token
-        return self._written[kind]
+            self._around[kind] = around[0] if usable else token
+        return self._around[kind]

@@ -7,6 +7,7 @@ per template. A message that does not show is an error, never a guess.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -43,16 +44,21 @@ class TurnWords:
     """The token that ends a message; empty if unknown or there is none."""
     call_stop: str
     """What ends a message that calls a tool, where that is not `stop`; empty as well."""
-    ends: re.Pattern[str] | None
-    """`stop`; if it is empty `control`."""
     control: re.Pattern[str] | None
     """Any special token but tags of reasoning."""
     placeholder: re.Pattern[str] | None
     """Any medium's placeholder."""
 
-    def begin(self, text: str, at: int) -> int:
-        """Return where a message begins whose header ends at `at`."""
-        return at + len(self.opened) if text.startswith(self.opened, at) else at
+    def begun(self, text: str, spans: Sequence[Span]) -> tuple[Span, ...]:
+        """Return spans, without what a prompt ends with where they begin right behind a header."""
+        if not self.opened or not self.header:
+            return tuple(spans)
+        whole, size = self.header + self.opened, len(self.header)
+        is_opened = [text.startswith(whole, max(start - size, 0)) for start, _ in spans]
+        return tuple(
+            (start + len(self.opened) * is_one, end)
+            for (start, end), is_one in zip(spans, is_opened, strict=True)
+        )
 
 
 def block_spans(
@@ -107,7 +113,7 @@ def marked_spans(
     for number, is_wanted in enumerate(policy.trains(turns)):
         if is_wanted:
             spans += _marked_message(shown, number, turns, words, policy.end_of_turn)
-    return tuple(spans)
+    return words.begun(shown.text, spans)
 
 
 def _marked_message(
@@ -115,9 +121,11 @@ def _marked_message(
 ) -> list[Span]:
     text, stretches, turn = shown.text, shown.stretches, turns[number]
     own = [stretch for stretch in stretches if stretch.turn == number]
-    earlier = [stretch for stretch in stretches if stretch.turn < number]
-    later = [stretch for stretch in stretches if stretch.turn > number]
-    if stretches != [*earlier, *own, *later]:
+    first = next((n for n, each in enumerate(stretches) if each.turn >= number), len(stretches))
+    first = stretches.index(own[0]) if own else first
+    earlier, later = stretches[:first], stretches[first + len(own) :]
+    is_sorted = bool(own) or all(a.turn <= b.turn for a, b in itertools.pairwise(stretches))
+    if stretches[first : first + len(own)] != own or not is_sorted:
         raise Lost(f"where turn {number} is")
     low, before = (earlier[-1].end, earlier[-1].turn) if earlier else (0, -1)
     high, behind = (later[0].start, later[0].turn) if later else (len(text), len(turns))
@@ -166,8 +174,8 @@ def _begin_of(
 ) -> int | None:
     """Return where a message begins whose texts are `own`, the first of them behind `low`; None if
     this, or one of its texts, does not show."""
-    seen = {each.number for each in own} - shown.further
-    ended = {each.number for each in own if each.ends} - shown.further
+    seen = {each.number for each in own} - shown.further.keys()
+    ended = {each.number for each in own if each.ends} - shown.further.keys()
     # Some templates write no text beside calls.
     if len(ended) < (len(seen) if turn.extra.get("tool_calls") else len(_spoken(turn))):
         return None
@@ -175,7 +183,7 @@ def _begin_of(
         return None
     head = shown.text.rfind(words.header, low, own[0].start) if words.header else -1
     if head >= 0:
-        return words.begin(shown.text, head + len(words.header))
+        return head + len(words.header)
     return own[0].start if own[0].begins and own[0].number not in shown.further else None
 
 
@@ -249,8 +257,7 @@ def learn_words(
     header = header.removesuffix(opened)
     token = control.search(tail) if control else None
     stop = token.group() if token else ""
-    ends = any_of([stop]) if stop else control
-    return TurnWords(header, opened, stop, _call_stop(render, control), ends, control, placeholder)
+    return TurnWords(header, opened, stop, _call_stop(render, control), control, placeholder)
 
 
 def _call_stop(render: Render, control: re.Pattern[str] | None) -> str:

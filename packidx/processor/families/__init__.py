@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from packidx.processor.families.base import Expansion, Family, MediaCounts, MediaModel
-from packidx.processor.families.gemma3 import GEMMA3
-from packidx.processor.families.glm import GLM4V, GLM46V
 from packidx.processor.families.idefics3 import IDEFICS3, SMOLVLM
 from packidx.processor.families.internvl import INTERNVL
-from packidx.processor.families.llava import LLAVA, LLAVA_NEXT, LLAVA_ONEVISION
+from packidx.processor.families.llava import GEMMA3, LLAVA, LLAVA_NEXT, LLAVA_ONEVISION
 from packidx.processor.families.pixtral import PIXTRAL
-from packidx.processor.families.qwen import QWEN2_5_VL, QWEN2_VL, QWEN3_VL
+from packidx.processor.families.qwen import GLM4V, GLM46V, QWEN2_5_VL, QWEN2_VL, QWEN3_VL
 
 __all__ = ["FAMILIES", "Expansion", "Family", "MediaCounts", "MediaModel", "find_family"]
 

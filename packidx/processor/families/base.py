@@ -7,6 +7,7 @@ name.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,12 +18,20 @@ from numpy.typing import ArrayLike
 
 from packidx.arrays import Int64s
 from packidx.errors import BadRecord, SourceError
-from packidx.processor.families.frames import Frames, frames_used
 from packidx.processor.fingerprint import complete_settings
 from packidx.records.conversation import MediaInfo
 
 Settings = Mapping[str, Any]
 """Of an image processor, a video processor or a processor itself, by name."""
+Frames = Int64s
+"""Numbers of frames."""
+
+UNKNOWN_FPS = 24.0
+"""What transformers' processors take for timestamps where the frame rate is not known."""
+MAX_FRAMES = 10_000_000
+"""92 hours at 30 frames per second; a header or record that claims more is wrong."""
+MIN_FPS = 0.001
+"""Less is not a frame rate: durations stay finite, and timestamps those of a calendar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,10 +218,30 @@ class FamilyMedia(MediaModel):
     def sample_frames(self, video: MediaInfo) -> Frames:
         """``[f]`` numbers of the frames that the processor takes of a video.
 
+        Frames that the record names are taken as they are, extracted ones are all taken; else
+        `sample` chooses, and without it all are taken.
+
         Raises:
-            BadRecord: none can be taken.
+            BadRecord: ``broken_media``, ``media_too_large``, ``too_few_frames`` or as `sample`.
         """
-        return frames_used(video, self.sample)
+        if max(video.num_frames, *(video.frame_indices or ()), 0) > MAX_FRAMES:
+            raise BadRecord("media_too_large", f"a video of over {MAX_FRAMES:,} frames")
+        if video.height <= 0 or video.width <= 0 or video.num_frames <= 0:
+            size = f"{video.width}x{video.height} pixels and {video.num_frames} frames"
+            raise BadRecord("broken_media", f"a video of {size}")
+        if video.frame_indices is not None:
+            frames = np.asarray(video.frame_indices, np.int64)
+            last = -1 if video.extracted else video.num_frames - 1
+            if len(frames) and (frames.min() < 0 or frames.max() > last >= 0):
+                named = f"frames {frames.min()} to {frames.max()} are named"
+                raise BadRecord("broken_media", f"{named} of a video of {video.num_frames} frames")
+        elif video.extracted or self.sample is None:
+            frames = np.arange(video.num_frames, dtype=np.int64)
+        else:
+            frames = self.sample(video.num_frames, video.fps)
+        if not len(frames):
+            raise too_few_frames(video.num_frames)
+        return frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,15 +313,40 @@ GRID_INPUTS = ("pixel_values", "image_grid_thw", "pixel_values_videos", "video_g
 """`FamilyMedia.model_inputs` where images and videos keep their shape."""
 
 
-def no_pixels(height: int, width: int) -> BadRecord:
-    """Why an image without any pixel cannot be used."""
-    return BadRecord("broken_media", f"an image of {width}x{height} pixels")
-
-
-def unusable_size(height: int, width: int) -> BadRecord:
-    """Return why an image of this size, in pixels, becomes no token."""
+def unusable_size(height: int, width: int, what: str = "an image") -> BadRecord:
+    """Return why a medium of this size, in pixels, becomes no token."""
+    text = f"{what} of {width}x{height} pixels"
     if height <= 0 or width <= 0:
-        return no_pixels(height, width)
+        return BadRecord("broken_media", text)
     ratio = max(height, width) / min(height, width)
-    text = f"one side is {ratio:,.0f} times the other, more than its processor takes"
-    return BadRecord("aspect_ratio", f"an image of {width}x{height} pixels: {text}")
+    text += f": one side is {ratio:,.0f} times the other, more than its processor takes"
+    return BadRecord("aspect_ratio", text)
+
+
+def timestamps(frames: Frames, fps: float | None) -> list[float]:
+    """Seconds at which `frames` are shown (transformers 5.23, `VideoMetadata.timestamps`).
+
+    Raises:
+        BadRecord: as `known_fps`, but a rate of None is taken to be `UNKNOWN_FPS`.
+    """
+    seconds: list[float] = (frames / (UNKNOWN_FPS if fps is None else known_fps(fps))).tolist()
+    return seconds
+
+
+def known_fps(fps: float | None) -> float:
+    """The frame rate, where frames are sampled by time or have timestamps.
+
+    Raises:
+        BadRecord: ``unknown_fps`` where it is None, infinite or below `MIN_FPS`.
+    """
+    if fps is None or not MIN_FPS <= fps < math.inf:
+        text = f"a video's frame rate is {fps}, but its processor goes by time: state its fps"
+        raise BadRecord("unknown_fps", text)
+    return fps
+
+
+def too_few_frames(num_frames: int, needed: int | None = None) -> BadRecord:
+    """Why a video is too short for its processor."""
+    least = "more" if needed is None else str(needed)
+    text = f"a video of {num_frames} frames, but its processor needs {least}"
+    return BadRecord("too_few_frames", text)

@@ -7,24 +7,27 @@ tile with its time before it, and the text says how many frames there are and ho
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
 from packidx.arrays import Int64s
-from packidx.errors import SourceError
+from packidx.errors import SourceError, missing_package
 from packidx.processor.families.base import (
     SIGLIP_DEFAULTS,
     Expansion,
     Family,
     FamilyMedia,
+    Frames,
     ImageCounts,
     MediaCounts,
     Settings,
     VideoCount,
+    known_fps,
+    timestamps,
 )
-from packidx.processor.families.frames import Frames, known_fps, timestamps
 from packidx.processor.families.sizes import longest_edge, must_resize, needed, patches_per_side
 from packidx.records.conversation import MediaInfo
 
@@ -89,7 +92,7 @@ def _video(tile: tuple[int, int], video: MediaInfo, frames: Frames) -> VideoCoun
     (patches, tokens), num = tile, len(frames)
     times = timestamps(frames, video.fps)
     seconds = int(video.num_frames / video.fps) if video.fps else int(times[-1])
-    text = f"from a {_duration(seconds)} [H:MM:SS] video.\n"
+    text = f"from a {timedelta(seconds=seconds)} [H:MM:SS] video.\n"
     for time in times:
         clock = f"{int(time // 60):02d}:{int(time % 60):02d}"
         text += f"\nFrame from {clock}:{AROUND}{GLOBAL}{IMAGE}{AROUND}"
@@ -100,9 +103,13 @@ def _opened(counts: MediaCounts, samples: Int64s) -> MediaCounts:
     """Put before each video's text how many frames the longest of its sample has."""
     longest = np.zeros(samples.max(initial=-1) + 1, np.int64)
     np.maximum.at(longest, samples, counts.grids[:, 0])
+    try:
+        from num2words import num2words
+    except ModuleNotFoundError as error:
+        raise missing_package("counting SmolVLM's videos", error, "num2words") from error
     expansions = []
     for expansion, num in zip(counts.expansions or (), longest[samples].tolist(), strict=True):
-        opening = f"You are provided the following series of {cardinal(num)} frames "
+        opening = f"You are provided the following series of {num2words(num)} frames "
         expansions.append(expansion and Expansion(opening + expansion.text, expansion.runs))
     return replace(counts, expansions=expansions)
 
@@ -124,13 +131,6 @@ def _sample(most: int, wanted_fps: float, total: int, fps: float | None) -> Fram
     if start >= end:
         start, end = 0, total - 1
     return np.unique(np.linspace(start, end, wanted, dtype=np.int64))
-
-
-def _duration(seconds: int) -> str:
-    """``H:MM:SS``, with days before it where there are any, as `str(timedelta)` writes it."""
-    days, rest = divmod(seconds, 86_400)
-    clock = f"{rest // 3600}:{rest // 60 % 60:02d}:{rest % 60:02d}"
-    return f"{days} day{'s' if days > 1 else ''}, {clock}" if days else clock
 
 
 def _fit(heights: Int64s, widths: Int64s, edge: int) -> tuple[Int64s, Int64s]:
@@ -230,26 +230,3 @@ _OWN = {"image_seq_len": 169}
 
 IDEFICS3 = Family("idefics3", "Idefics3Processor", _IMAGE, {}, _build_idefics3, _OWN)
 SMOLVLM = Family("smolvlm", "SmolVLMProcessor", _IMAGE, _VIDEO, _build_smolvlm, _OWN)
-
-
-_SMALL = (
-    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
-    *("eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen"),
-    "nineteen",
-)
-_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-
-
-def cardinal(number: int) -> str:
-    """``one hundred and five`` for 105, as the package `num2words` has it; below a million."""
-    if number < 20:
-        return _SMALL[number]
-    if number < 100:
-        tens, ones = divmod(number, 10)
-        return _TENS[tens - 2] + (f"-{_SMALL[ones]}" if ones else "")
-    if number < 1000:
-        hundreds, rest = divmod(number, 100)
-        return f"{_SMALL[hundreds]} hundred" + (f" and {cardinal(rest)}" if rest else "")
-    thousands, rest = divmod(number, 1000)
-    link = " and " if rest < 100 else ", "
-    return f"{cardinal(thousands)} thousand" + (f"{link}{cardinal(rest)}" if rest else "")

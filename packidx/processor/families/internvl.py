@@ -19,11 +19,13 @@ from packidx.processor.families.base import (
     Expansion,
     Family,
     FamilyMedia,
+    Frames,
     ImageCounts,
     Settings,
     VideoCount,
+    known_fps,
+    too_few_frames,
 )
-from packidx.processor.families.frames import Frames, known_fps, too_few_frames
 from packidx.records.conversation import MediaInfo
 
 FEATURE = "<IMG_CONTEXT>"

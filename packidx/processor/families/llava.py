@@ -1,4 +1,8 @@
-"""LLaVA, LLaVA-NeXT and LLaVA-OneVision: a whole image, and for the latter two its tiles, too.
+"""LLaVA, LLaVA-NeXT, LLaVA-OneVision, Gemma 3: a whole image, and of two of them its tiles, too.
+
+LLaVA and Gemma 3 make every image one square. Gemma 3's pan and scan, which crops images far from
+square, is taken from the processor's `images_kwargs` alone: no folder can switch it on, and a
+processor object that has it is counted by probing it.
 
 LLaVA-NeXT cuts an image into tiles of the grid that fits it best; rows and columns that are padding
 only become no tokens, and one more token ends each row. LLaVA-OneVision shrinks what is then too
@@ -10,6 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -17,20 +22,34 @@ from packidx.arrays import Int64s
 from packidx.errors import SourceError
 from packidx.processor.families.base import (
     CLIP_DEFAULTS,
+    SIGLIP_DEFAULTS,
+    Expansion,
     Family,
     FamilyMedia,
+    Frames,
     ImageCounts,
     Settings,
     VideoCount,
+    known_fps,
+    too_few_frames,
 )
-from packidx.processor.families.frames import Frames, sample_evenly
-from packidx.processor.families.sizes import best_resolution, must_resize, needed, square_side
+from packidx.processor.families.sizes import (
+    best_resolution,
+    must_resize,
+    needed,
+    patches_per_side,
+    square_side,
+)
 from packidx.records.conversation import MediaInfo
 
+_BEGIN, _SOFT = "<start_of_image>", "<image_soft_token>"  # of Gemma 3
 
-def _squares(patches: int, tokens: int, heights: Int64s, widths: Int64s, _: Int64s) -> ImageCounts:
-    """Return what LLaVA's images become: every one the same square."""
-    return (1, patches, patches), tokens, None
+
+def _squares(
+    patches: int, tokens: int, expansion: Expansion | None, heights: Int64s, *_: Int64s
+) -> ImageCounts:
+    """Return what LLaVA's and Gemma 3's images become: every one the same square."""
+    return (1, patches, patches), tokens, [expansion] * len(heights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +105,30 @@ def _tile_tokens(
     return height * width + height
 
 
+def _sample_evenly(
+    num_frames: int | None, wanted_fps: float | None, total: int, fps: float | None
+) -> Frames:
+    """Frames at equal distances: transformers 5.23, `video_utils.default_sample_indices_fn`.
+
+    Args:
+        num_frames: how many to take; None goes by `wanted_fps`, and without both all are taken.
+        wanted_fps: frames to take per second.
+        total: frames of the video.
+        fps: its frames per second.
+
+    Raises:
+        BadRecord: ``too_few_frames``, or as `known_fps`.
+    """
+    if num_frames is None and wanted_fps is not None:
+        num_frames = max(1, int(total / known_fps(fps) * wanted_fps))
+    if num_frames is None:
+        return np.arange(total)
+    if num_frames > total:
+        raise too_few_frames(total, num_frames)
+    frames: Frames = np.arange(num_frames) * total // num_frames
+    return frames
+
+
 def _video(patches: int, video: MediaInfo, frames: Frames) -> VideoCount:
     num = len(frames)
     return (num, patches, patches), num * math.ceil(patches / 2) ** 2 + 1, None
@@ -114,7 +157,34 @@ def _build_llava(image: Settings, video: Settings, own: Settings) -> FamilyMedia
     return FamilyMedia(
         name="llava",
         placeholders={"image": own["image_token"]},
-        images=partial(_squares, *_of_tile(own, square_side(size, name))),
+        images=partial(_squares, *_of_tile(own, square_side(size, name)), None),
+    )
+
+
+# Gemma3Processor.images_kwargs of transformers 5.23: they override the image processor's settings.
+_GEMMA3_PASSES_ON: dict[str, Any] = {
+    "do_convert_rgb": True,
+    "do_pan_and_scan": False,
+    "pan_and_scan_min_crop_size": 256,
+    "pan_and_scan_max_num_crops": 4,
+    "pan_and_scan_min_ratio_to_activate": 1.2,
+}
+
+
+def _build_gemma3(image: Settings, video: Settings, own: Settings) -> FamilyMedia:
+    must_resize(image)
+    side = square_side(image.get("size"), "size")
+    tokens = needed(own, "image_seq_length")
+    passed_on = own.get("images_kwargs") or _GEMMA3_PASSES_ON
+    if passed_on.get("do_pan_and_scan"):
+        raise SourceError("its images_kwargs have do_pan_and_scan, which is not counted")
+    expansion = Expansion(f"\n\n{_BEGIN}{_SOFT}<end_of_image>\n\n", (tokens,))
+    return FamilyMedia(
+        name="gemma3",
+        placeholders={"image": _BEGIN},
+        feature=_SOFT,
+        images=partial(_squares, patches_per_side(side, tokens), tokens, expansion),
+        image_options=dict(passed_on),
     )
 
 
@@ -176,14 +246,14 @@ def _build_onevision(image: Settings, video: Settings, own: Settings) -> FamilyM
         placeholders={"image": own["image_token"], "video": own["video_token"]},
         images=partial(_tiled, tiles),
         video=partial(_video, patches),
-        sample=partial(sample_evenly, *of_video) if video.get("do_sample_frames") else None,
+        sample=partial(_sample_evenly, *of_video) if video.get("do_sample_frames") else None,
         model_inputs=("pixel_values", "image_sizes", "batch_num_images", "pixel_values_videos"),
         same_num_frames=True,
     )
 
 
-# Class defaults of transformers 5.23: LlavaNextImageProcessor, LlavaOnevisionImageProcessor and
-# LlavaOnevisionVideoProcessor.
+# Class defaults of transformers 5.23: LlavaNextImageProcessor, LlavaOnevisionImageProcessor,
+# LlavaOnevisionVideoProcessor and Gemma3ImageProcessor.
 _NEXT_IMAGE = {
     **CLIP_DEFAULTS,
     "do_pad": True,
@@ -221,3 +291,7 @@ LLAVA_ONEVISION = Family(
     _build_onevision,
     _OWN_ONEVISION,
 )
+
+_GEMMA3_IMAGE = {**SIGLIP_DEFAULTS, "resample": 2, "size": {"height": 224, "width": 224}}
+_GEMMA3_OWN = {"image_seq_length": 256, "images_kwargs": None}
+GEMMA3 = Family("gemma3", "Gemma3Processor", _GEMMA3_IMAGE, {}, _build_gemma3, _GEMMA3_OWN)

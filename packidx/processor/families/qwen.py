@@ -1,6 +1,9 @@
-"""Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5: images and videos keep their shape.
+"""Qwen2-VL, Qwen2.5-VL, Qwen3-VL, GLM-4.1V and GLM-4.6V: images and videos keep their shape.
 
 Sizes are `smart_resize`'s; merge_size² patches make a token. Qwen3.5 has Qwen3-VL's processor.
+Qwen3-VL's and GLM's videos are pairs of frames, each with its second, and their pixels are limited
+as a whole, so that a longer one has smaller frames. The features of GLM's stand in for image
+tokens.
 """
 
 from __future__ import annotations
@@ -21,22 +24,27 @@ from packidx.processor.families.base import (
     Expansion,
     Family,
     FamilyMedia,
+    Frames,
     ImageCounts,
     Settings,
     VideoCount,
+    known_fps,
+    timestamps,
+    too_few_frames,
+    unusable_size,
 )
-from packidx.processor.families.frames import Frames, known_fps, timestamps, too_few_frames
-from packidx.processor.families.sizes import PixelLimits, smart_resize, too_narrow
+from packidx.processor.families.sizes import PixelLimits
 from packidx.records.conversation import MediaInfo
 
-IMAGE, VIDEO = "<|image_pad|>", "<|video_pad|>"
+IMAGE, VIDEO, GLM_IMAGE = "<|image_pad|>", "<|video_pad|>", "<|image|>"
 _EXACT = 1 << 53
 """Above it a product of sizes is not an exact float64."""
 
 
-def _images(limits: PixelLimits, heights: Int64s, widths: Int64s, _: Int64s) -> ImageCounts:
-    pixels = limits.min_pixels, limits.max_pixels
-    return *limits.counts(*smart_resize(heights, widths, limits.factor, *pixels)), None
+def _images(
+    limits: PixelLimits, frames: int | None, heights: Int64s, widths: Int64s, _: Int64s
+) -> ImageCounts:
+    return *limits.counts(*limits.resized(heights, widths, frames)), None
 
 
 def _cap(settings: Settings, limits: PixelLimits) -> int | None:
@@ -58,10 +66,12 @@ def _checked(video: MediaInfo, frames: Frames, fewest: int) -> None:
 
 
 def _video_count(
-    limits: PixelLimits, num_frames: int, sides: tuple[Int64s, Int64s]
+    limits: PixelLimits, num_frames: int, video: MediaInfo, sides: tuple[Int64s, Int64s]
 ) -> tuple[tuple[int, int, int], int]:
     """Return the grid of so many frames of these sides ``[1]`` in pixels, and tokens per step."""
     height, width = (int(side[0]) for side in sides)
+    if not height:
+        raise unusable_size(video.height, video.width, "a video")
     (_, rows, columns), tokens = limits.counts(height, width)
     return (-(-num_frames // limits.temporal_patch_size), rows, columns), tokens
 
@@ -77,10 +87,8 @@ def _qwen2_video(
     if cap is not None:
         share = int(cap * 0.9) * limits.temporal_patch_size // len(frames)
         limit = max(min(limit, share), int(limits.min_pixels * 1.05))
-    sides = smart_resize(video.height, video.width, limits.factor, limits.min_pixels, limit)
-    if not sides[0][0]:
-        raise too_narrow(video)
-    grid, tokens = _video_count(limits, len(frames), sides)
+    sides = limits.resized(video.height, video.width, max_pixels=limit)
+    grid, tokens = _video_count(limits, len(frames), video, sides)
     return grid, grid[0] * tokens, None
 
 
@@ -113,10 +121,8 @@ def _qwen3_video(
     if cap is not None:
         frame = min(cap, limits.max_pixels // num)
         limit = max(frame, int(limits.min_pixels * 1.05)) * num
-    sides = limits.resized(num, video.height, video.width, limit)
-    if not sides[0][0]:
-        raise too_narrow(video)
-    grid, tokens = _video_count(limits, num, sides)
+    sides = limits.resized(video.height, video.width, num, limit)
+    grid, tokens = _video_count(limits, num, video, sides)
     frames = np.append(frames, np.repeat(frames[-1:], -num % size))
     first = timestamps(frames[::size], video.fps)
     last = timestamps(frames[size - 1 :: size], video.fps)
@@ -191,7 +197,7 @@ def _build(name: str, image: Settings, video: Settings, own: Settings) -> Family
     return FamilyMedia(
         name=name if video else f"{name} without video settings",
         placeholders={"image": IMAGE, "video": VIDEO},
-        images=partial(_images, limits),
+        images=partial(_images, limits, None),
         video=count,
         sample=sample,
         sample_as=sample_as,
@@ -212,3 +218,113 @@ def _family(name: str, processor_class: str, video: dict[str, Any]) -> Family:
 QWEN2_VL = _family("qwen2_vl", "Qwen2VLProcessor", _QWEN2_VIDEO)
 QWEN2_5_VL = _family("qwen2_5_vl", "Qwen2_5_VLProcessor", _QWEN2_VIDEO)
 QWEN3_VL = _family("qwen3_vl", "Qwen3VLProcessor", _QWEN3_VIDEO)
+
+
+# -- GLM-4.1V, GLM-4.6V: transformers 5.23, `models/glm4v` and `models/glm46v` ---------------------
+
+STAMPED = 2
+"""Every second frame's time is written, whatever the temporal patch size."""
+
+
+def _glm_video(limits: PixelLimits, stamp: str, video: MediaInfo, frames: Frames) -> VideoCount:
+    _checked(video, frames, limits.temporal_patch_size)
+    sides = limits.resized(video.height, video.width, len(frames))
+    grid, tokens = _video_count(limits, len(frames), video, sides)
+    pairs = grid[0]
+    seconds = timestamps(frames[::STAMPED], video.fps)[:pairs]
+    seconds += seconds[-1:] * (pairs - len(seconds))
+    text = "".join(
+        f"<|begin_of_image|>{GLM_IMAGE}<|end_of_image|>{stamp.format(int(second), second)}"
+        for second in seconds
+    )
+    return grid, tokens * pairs, Expansion(text, (tokens,) * pairs)
+
+
+def sample_by_rate(total: int, fps: float | None, *, rate: float, max_duration: float) -> Frames:
+    """`Glm4vVideoProcessor.sample_frames`: `rate` frames per second, spread out in long videos.
+
+    A video lasts as long as its frames: `total` / `fps` seconds.
+    """
+    fps = known_fps(fps)
+    duration = total / fps
+    if duration <= max_duration:
+        num = max(math.floor(duration * rate), 1)
+        wanted = np.ceil(np.arange(num) * fps / rate)
+    else:
+        num = int(max_duration * rate)
+        if num >= total:
+            wanted = np.arange(total, dtype=np.float64)
+        else:
+            wanted = np.ceil(np.linspace(0, duration, num, endpoint=True) * fps)
+    return _distinct(np.minimum(wanted, total - 1).astype(np.int64))
+
+
+MAX_SAMPLED = 640
+LONGEST = 2400
+RATES = ((30, 3.0), (300, 1.0), (LONGEST, 0.5))
+"""Up to so many seconds, so many pairs of frames per second."""
+
+
+def sample_by_duration(total: int, fps: float | None, *, temporal_patch_size: int) -> Frames:
+    """`Glm46VVideoProcessor.sample_frames`: the longer a video, the fewer frames per second.
+
+    Frames are taken at the first moments not before 0, s, 2s … seconds, at most one moment each,
+    and taken anew at equal distances where that gives another number than intended.
+    """
+    fps = known_fps(fps)
+    duration = total / fps
+    lasting = min(duration, LONGEST)
+    rate = next(rate for limit, rate in RATES if lasting <= limit)
+    wanted = min(int(lasting * rate * temporal_patch_size), MAX_SAMPLED)
+    if total < wanted:
+        return _distinct(np.linspace(0, total - 1, wanted, dtype=int))
+    # Moments are summed up one by one, as there: cumsum rounds as the sums do.
+    step = 1 / (temporal_patch_size * rate)
+    moments = np.cumsum(np.full(min(int(duration / step) + 2, total), step))
+    num = int(np.searchsorted(moments, int(duration))) + 1
+    moments = np.concatenate([[0.0], moments[: num - 1]])
+    first = np.searchsorted(np.arange(total) * (1 / fps), moments)
+    order = np.arange(num)
+    taken = np.maximum.accumulate(first - order) + order
+    taken = taken[taken < total]
+    if len(taken) < wanted:
+        taken = np.linspace(taken[0], taken[-1], wanted, dtype=int)
+    elif len(taken) > wanted:
+        taken = np.linspace(0, total - 1, wanted, dtype=int)
+    return _distinct(taken)
+
+
+def _distinct(frames: Frames) -> Frames:
+    """Each frame once (they ascend), and the last one twice where their number is odd."""
+    kept = np.unique(frames)
+    return np.append(kept, kept[-1]) if len(kept) % 2 else kept
+
+
+def _build_glm(newer: bool, image: Settings, video: Settings, own: Settings) -> FamilyMedia:
+    limits, videos = PixelLimits.of(image, "image"), PixelLimits.of(video, "video")
+    sample: Callable[[int, float | None], Frames] | None = None
+    if video["do_sample_frames"] and newer:
+        sample = partial(sample_by_duration, temporal_patch_size=videos.temporal_patch_size)
+    elif video["do_sample_frames"]:
+        sample = partial(sample_by_rate, rate=video["fps"], max_duration=video["max_duration"])
+    return FamilyMedia(
+        name="glm46v" if newer else "glm4v",
+        placeholders={"image": GLM_IMAGE, "video": "<|video|>"},
+        feature=GLM_IMAGE,
+        images=partial(_images, limits, limits.temporal_patch_size),
+        video=partial(_glm_video, videos, "{1:.1f} seconds" if newer else "{0}"),
+        sample=sample,
+        limits=limits,
+        model_inputs=GRID_INPUTS,
+        merge_size=limits.merge_size,
+    )
+
+
+# Class defaults of transformers 5.23: Glm4vImageProcessor and Glm4vVideoProcessor; GLM-4.6V's are
+# the same.
+_GLM = {**CLIP_DEFAULTS, "patch_size": 14, "temporal_patch_size": 2, "merge_size": 2}
+_GLM_IMAGE = {**_GLM, "size": {"shortest_edge": 12_544, "longest_edge": 11_760_000}}
+_GLM_VIDEO = {**_GLM, "size": {"shortest_edge": 12_544, "longest_edge": 47_040_000}}
+_GLM_VIDEO |= {"do_sample_frames": True, "num_frames": 16, "fps": 2, "max_duration": 300}
+GLM4V = Family("glm4v", "Glm4vProcessor", _GLM_IMAGE, _GLM_VIDEO, partial(_build_glm, False))
+GLM46V = Family("glm46v", "Glm46VProcessor", _GLM_IMAGE, _GLM_VIDEO, partial(_build_glm, True))

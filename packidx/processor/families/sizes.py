@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from packidx.arrays import Int64s
-from packidx.errors import BadRecord, SourceError
+from packidx.errors import SourceError
 from packidx.processor.families.base import Settings
-from packidx.records.conversation import MediaInfo
 
 MAX_ASPECT_RATIO = 200
 """Above it transformers' smart_resize raises."""
@@ -25,66 +24,35 @@ def smart_resize(
     factor: int,
     min_pixels: int,
     max_pixels: int,
+    *,
+    frames: ArrayLike | None = None,
+    temporal_factor: int = 1,
 ) -> tuple[Int64s, Int64s]:
-    """Heights and widths that Qwen's image processors resize to, in pixels.
+    """Heights and widths that Qwen's and GLM's processors resize images or videos to, in pixels.
 
-    transformers 5.23, `models/qwen2_vl/image_processing_qwen2_vl.py`: `smart_resize_video` of one
-    frame, without enlarging narrow images first.
+    transformers 5.23, `smart_resize` of `models/qwen2_vl/image_processing_qwen2_vl.py` and, with
+    `frames`, of `models/qwen3_vl/video_processing_qwen3_vl.py`, vectorised: the same float64
+    operations in the same order, and Python's `round`, half to even, is `np.rint`. Exact while a
+    product of sizes is below 2**53.
 
     Args:
         heights, widths: pixels ``[n]``.
         factor: both results are its multiples.
-        min_pixels, max_pixels: limits of the results' product.
-
-    Returns:
-        Two int64 arrays ``[n]``; 0 where a size is not positive or the aspect ratio exceeds 200.
-    """
-    return smart_resize_video(
-        1,
-        heights,
-        widths,
-        temporal_factor=1,
-        factor=factor,
-        min_pixels=min_pixels,
-        max_pixels=max_pixels,
-        enlarges=False,
-    )
-
-
-def smart_resize_video(
-    frames: ArrayLike,
-    heights: ArrayLike,
-    widths: ArrayLike,
-    *,
-    temporal_factor: int,
-    factor: int,
-    min_pixels: int,
-    max_pixels: int,
-    enlarges: bool = True,
-) -> tuple[Int64s, Int64s]:
-    """Heights and widths of frames where a whole video's pixels are limited, not each frame's.
-
-    transformers 5.23, `smart_resize` of `models/qwen3_vl/video_processing_qwen3_vl.py`, vectorised:
-    the same float64 operations in the same order, and Python's `round`, half to even, is `np.rint`.
-    Exact while a product of sizes is below 2**53.
-
-    Args:
-        frames, heights, widths: of each video, ``[n]``; heights and widths in pixels.
+        min_pixels, max_pixels: limits of height * width, of all frames together.
+        frames: of each video, ``[n]``; None for images. Frames with a side below `factor` are
+            enlarged first.
         temporal_factor: frames are counted in its multiples.
-        factor: both results are its multiples.
-        min_pixels, max_pixels: limits of frames * height * width.
-        enlarges: sides below `factor` are enlarged before the aspect ratio is computed.
 
     Returns:
         Two int64 arrays ``[n]``; 0 where a size is not positive, the aspect ratio exceeds 200, or
         there are fewer than `temporal_factor` frames.
     """
     sides = [np.atleast_1d(np.asarray(side, np.int64)) for side in (heights, widths)]
-    number = np.broadcast_to(np.asarray(frames, np.int64), sides[0].shape)
+    number = np.broadcast_to(np.asarray(1 if frames is None else frames, np.int64), sides[0].shape)
     valid = (sides[0] > 0) & (sides[1] > 0) & (number >= temporal_factor)
     f = np.where(valid, number, temporal_factor)
     h, w = (np.where(valid, side, factor) for side in sides)
-    if enlarges:
+    if frames is not None:
         scale = np.maximum(factor / h, factor / w)
         small = (h < factor) | (w < factor)
         h, w = (np.where(small, (side * scale).astype(np.int64), side) for side in (h, w))
@@ -150,25 +118,22 @@ class PixelLimits:
         return grid, (height // self.factor) * (width // self.factor)
 
     def resized(
-        self, frames: int, heights: ArrayLike, widths: ArrayLike, max_pixels: int | None = None
+        self,
+        heights: ArrayLike,
+        widths: ArrayLike,
+        frames: int | None = None,
+        max_pixels: int | None = None,
     ) -> tuple[Int64s, Int64s]:
-        """`smart_resize_video` by these limits, or with another `max_pixels`."""
-        return smart_resize_video(
-            frames,
+        """`smart_resize` by these limits, or with another `max_pixels`."""
+        return smart_resize(
             heights,
             widths,
-            temporal_factor=self.temporal_patch_size,
-            factor=self.factor,
-            min_pixels=self.min_pixels,
-            max_pixels=self.max_pixels if max_pixels is None else max_pixels,
+            self.factor,
+            self.min_pixels,
+            self.max_pixels if max_pixels is None else max_pixels,
+            frames=frames,
+            temporal_factor=1 if frames is None else self.temporal_patch_size,
         )
-
-
-def too_narrow(video: MediaInfo) -> BadRecord:
-    """Why a video of such a shape becomes no token."""
-    size = f"{video.width}x{video.height}"
-    text = f"a video of {size} pixels: one side is over 200 times the other"
-    return BadRecord("aspect_ratio", text)
 
 
 PATCH_SIZES = (14, 16)

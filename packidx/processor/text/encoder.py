@@ -17,6 +17,8 @@ from packidx.arrays import Int64s
 from packidx.processor.chat_template.marks import Span
 from packidx.processor.text.gigatoken import Gigatoken, reference_ids
 
+_APART = 1 << 40
+
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
@@ -124,7 +126,8 @@ class TextEncoder:
         """Return the tokens that lie wholly inside spans of characters.
 
         A token that begins before a span (``"\\n\\n"`` across the border of header and content) or
-        reaches beyond it is outside.
+        reaches beyond it is outside, except that a span's first word may begin with the space
+        before it (``ASSISTANT: ``).
 
         Args:
             batch: `texts` encoded.
@@ -135,64 +138,63 @@ class TextEncoder:
             First token, and one past the last, of each span, as positions in ``batch.ids``, in
             order; the span holds no token if the first is not below the second.
         """
-        table, total = self.token_bytes, np.zeros(len(batch.ids) + 1, np.int64)
-        if table is not None:
-            width = table[batch.ids]
-            width[_affixed(batch)] = 0
-            total[1:] = np.cumsum(width)
-        sizes = total[batch.offsets[1:]] - total[batch.offsets[:-1]]
-        borders: list[tuple[int, int]] = []
-        wanted: list[tuple[int, int]] = []
-        owners: list[int] = []
+        # Each token as a range of its text's bytes, or of its characters where bytes do not tell;
+        # each text far behind the one before it.
+        lengths, begins = batch.lengths, batch.offsets[:-1]
+        place = np.arange(len(batch.ids)) - np.repeat(begins, lengths)
+        is_own = place >= np.repeat(batch.prefix, lengths)
+        is_own &= place < np.repeat(lengths - batch.suffix, lengths)
+        width = is_own * (0 if self.token_bytes is None else self.token_bytes[batch.ids])
+        total = np.concatenate([[0], np.cumsum(width)])
+        sizes = total[batch.offsets[1:]] - total[begins]
+        bases = np.arange(len(texts)) * _APART
+        stops = total[1:] + np.repeat(bases - total[begins], lengths)
+        starts = stops - width
+        wanted: list[NDArray[np.int64]] = []
         for number, (text, ranges) in enumerate(zip(texts, spans, strict=True)):
             if not ranges:
                 continue
-            if table is not None and self._is_spelled(text, int(sizes[number])):
-                base = int(total[batch.offsets[number]])
-                wanted += [(base + a, base + b) for a, b in _to_bytes(text, ranges)]
-                owners += [number] * len(ranges)
-                borders += [(-1, -1)] * len(ranges)
-            else:
-                borders += self._borders_of(batch, number, text, ranges)
-        result = np.array(borders, np.int64).reshape(-1, 2)
-        if wanted:
-            limits = np.array(wanted, np.int64)
-            at = np.array(owners, np.int64)
-            low = batch.offsets[at] + batch.prefix[at]
-            high = batch.offsets[at + 1] - batch.suffix[at]
-            first = np.clip(np.searchsorted(total[:-1], limits[:, 0], "left"), low, high)
-            last = np.clip(np.searchsorted(total[1:], limits[:, 1], "right"), low, high)
-            result[result[:, 0] < 0] = np.stack([first, last], axis=1)
-        return result[:, 0], result[:, 1]
+            limits = np.array(
+                [(start - _is_after_space(text, start), start, end) for start, end in ranges]
+            )
+            if not self._is_spelled(text, int(sizes[number])):
+                offsets = self._offsets_of(batch, number, text)
+                own = slice(*batch.offsets[number : number + 2])
+                starts[own], stops[own] = np.maximum.accumulate(offsets, axis=0).T + bases[number]
+            elif not text.isascii():
+                raw = np.frombuffer(text.encode(), np.uint8)
+                limits = np.append(np.flatnonzero(raw & 0xC0 != 0x80), len(raw))[limits]
+            wanted.append(limits + bases[number])
+        space, start, end = np.concatenate([np.empty((0, 3), np.int64), *wanted]).T
+        first = np.maximum(
+            np.searchsorted(starts, space, "left"), np.searchsorted(stops, start, "right")
+        )
+        last = np.minimum(
+            np.searchsorted(stops, end, "right"), np.searchsorted(starts, end, "left")
+        )
+        return first, last
 
     def _is_spelled(self, text: str, size: int) -> bool:
         """Return True if a text's tokens spell `size` bytes that are the text's own."""
-        if text.isascii():
-            return size == len(text)
+        if self.token_bytes is None or text.isascii():
+            return self.token_bytes is not None and size == len(text)
         if "NFC" in self._normalizers and not unicodedata.is_normalized("NFC", text):
             return False
         return size == len(text.encode())
 
-    def _borders_of(
-        self, batch: TokenBatch, number: int, text: str, ranges: Sequence[Span]
-    ) -> list[tuple[int, int]]:
-        """Return `borders` of one text by the offsets of `tokenizers`."""
-        if batch.encodings is not None:
-            encoding = batch.encodings[number]
-        else:
-            encoding = self.tokenizer.encode(text, add_special_tokens=False)
-        first = int(batch.offsets[number] + batch.prefix[number])
-        borders = []
-        for start_char, end_char in ranges:
-            end = _token_at(encoding, end_char, len(text))
-            start = _token_at(encoding, start_char, len(text))
-            while start < end:
-                span = encoding.token_to_chars(start)
-                if span is None or span[0] >= start_char:
-                    break
-                start += 1
-            borders.append((first + start, first + end))
-        return borders
+    def _offsets_of(self, batch: TokenBatch, number: int, text: str) -> Int64s:
+        """Return the characters that a text's tokens are made of by `tokenizers`, ``[t, 2]``."""
+        encodings = batch.encodings
+        encoding = (
+            encodings[number]
+            if encodings
+            else self.tokenizer.encode(text, add_special_tokens=False)
+        )
+        offsets = np.zeros((int(batch.lengths[number]), 2), np.int64)
+        before = int(batch.prefix[number])
+        offsets[before : before + len(encoding)] = np.array(encoding.offsets).reshape(-1, 2)
+        offsets[before + len(encoding) :] = len(text)
+        return offsets
 
 
 def _config(part: Any) -> dict[str, Any]:
@@ -201,38 +203,6 @@ def _config(part: Any) -> dict[str, Any]:
     return config
 
 
-def _token_at(encoding: Encoding, char: int, num_chars: int) -> int:
-    """Return the first token that reaches beyond character `char`; the number of tokens at the end.
-
-    A character may belong to no token: a normalizer that composes characters (NFC) leaves the
-    combining ones without. Then the next character that has a token decides.
-    """
-    for position in range(char, num_chars):
-        token: int | None = encoding.char_to_token(position)
-        if token is not None:
-            return token
-    return len(encoding)
-
-
-def _affixed(batch: TokenBatch) -> NDArray[np.bool_]:
-    """``[total]`` True for the tokens of prefixes and suffixes."""
-    mask = np.zeros(len(batch.ids), bool)
-    for number in np.flatnonzero(batch.prefix + batch.suffix).tolist():
-        begin, end = batch.offsets[number], batch.offsets[number + 1]
-        mask[begin : begin + batch.prefix[number]] = True
-        mask[end - batch.suffix[number] : end] = True
-    return mask
-
-
-def _to_bytes(text: str, ranges: Sequence[Span]) -> list[Span]:
-    """Return ranges of characters as ranges of the text's UTF-8 bytes."""
-    if text.isascii():
-        return list(ranges)
-    converted = []
-    char = byte = 0
-    for start, end in ranges:
-        byte += len(text[char:start].encode())
-        size = len(text[start:end].encode())
-        converted.append((byte, byte + size))
-        byte, char = byte + size, end
-    return converted
+def _is_after_space(text: str, at: int) -> bool:
+    """Return True if a word begins at `at`, and a space stands before it."""
+    return text[at - 1 : at] == " " and not text[at : at + 1].isspace()

@@ -7,9 +7,8 @@ once. The counts of a plan and the tensors of a sample are both made of where th
 from __future__ import annotations
 
 import bisect
-import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,8 +39,9 @@ class Expanded:
     """What is tokenized."""
     label_spans: tuple[Span, ...]
     """Character ranges ``[start, end)`` that are trained on; feature tokens in them are not."""
-    runs: tuple[tuple[int, ...], ...]
-    """Per medium, as they stand in the text, how often each of its feature tokens is repeated."""
+    runs: tuple[tuple[int, ...], ...] | None
+    """Per medium, as they stand in the text, how often each of its feature tokens is repeated; None
+    if the media are not written out."""
     order: tuple[int, ...] | None = None
     """The number of each of these media in the conversation; None where that is the same."""
     ending: Ending | None = None
@@ -63,61 +63,31 @@ def expand(
             token, repeated `tokens` times.
         placeholders: kind of medium → what the template wrote for it.
     """
-    order = _order(rendered.media)
-    if order is not None:
-        rendered = replace(rendered, media=tuple(rendered.media[n] for n in order))
-        expanded = expand(
-            rendered,
-            [kinds[n] for n in order],
-            [tokens[n] for n in order],
-            [expansions[n] for n in order],
-            placeholders,
-        )
-        return replace(expanded, order=order)
-    if not any(expansions):
-        return Expanded(rendered.text, rendered.label_spans, tuple((num,) for num in tokens))
+    order = sorted(range(len(rendered.media)), key=rendered.media.__getitem__)
     text, at = rendered.text, 0
     parts: list[str] = []
-    cuts: list[tuple[int, int, int]] = []  # (start, end, length of what replaces it)
+    cuts, added = list[int](), [0]  # where replaced placeholders end, and what is longer by then
     runs: list[tuple[int, ...]] = []
-    for first, kind, num, expansion in zip(rendered.media, kinds, tokens, expansions, strict=True):
-        if expansion is None:
-            runs.append((num,))
-            continue
-        start, end = first, first + len(placeholders[kind])
-        parts += (text[at:start], expansion.text)
-        cuts.append((start, end, len(expansion.text)))
-        runs.append(expansion.runs)
-        at = end
-    parts.append(text[at:])
-    return Expanded("".join(parts), _moved(rendered.label_spans, cuts), tuple(runs))
+    for number in order:
+        expansion = expansions[number]
+        runs.append((tokens[number],) if expansion is None else expansion.runs)
+        if expansion is not None:
+            start, size = rendered.media[number], len(placeholders[kinds[number]])
+            parts += (text[at:start], expansion.text)
+            at = start + size
+            cuts.append(at)
+            added.append(added[-1] + len(expansion.text) - size)
+    spans = rendered.label_spans
+    if cuts:
+        # What replaces a medium inside a span belongs to it.
+        text = "".join([*parts, text[at:]])
+        spans = tuple([(_moved(a, cuts, added), _moved(b, cuts, added)) for a, b in spans])
+    is_moved = order != [*range(len(order))]
+    return Expanded(text, spans, tuple(runs), tuple(order) if is_moved else None)
 
 
-def _order(firsts: Sequence[int]) -> tuple[int, ...] | None:
-    """The order of `firsts`; None where they ascend."""
-    if all(firsts[n] < firsts[n + 1] for n in range(len(firsts) - 1)):
-        return None
-    return tuple(sorted(range(len(firsts)), key=firsts.__getitem__))
-
-
-def _moved(spans: Sequence[Span], cuts: Sequence[tuple[int, int, int]]) -> tuple[Span, ...]:
-    """Spans of the old text in the new one; what replaces a medium inside a span belongs to it."""
-    ends = [end for _, end, _ in cuts]
-    added = [0, *itertools.accumulate(length - (end - start) for start, end, length in cuts)]
-    moved = []
-    for span in spans:
-        borders = []
-        for is_end, border in enumerate(span):
-            number = bisect.bisect_right(ends, border)
-            shift = added[number]
-            if number < len(cuts) and cuts[number][0] < border:
-                # A border inside what is replaced: all of that stays outside.
-                start, _, length = cuts[number]
-                shift += start - border if is_end else start + length - border
-            borders.append(border + shift)
-        if borders[0] < borders[1]:
-            moved.append((borders[0], borders[1]))
-    return tuple(moved)
+def _moved(border: int, cuts: Sequence[int], added: Sequence[int]) -> int:
+    return border + added[bisect.bisect_right(cuts, border)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +119,7 @@ def locate_runs(
     tokens = np.flatnonzero(np.isin(batch.ids, feature_ids)) if feature_ids else batch.ids[:0]
     tokens = tokens.astype(np.int64)
     bounds = np.searchsorted(tokens, batch.offsets)
-    expected = [[num for medium in item.runs for num in medium] for item in expanded]
+    expected = [[num for medium in item.runs or () for num in medium] for item in expanded]
     sizes = np.array([len(runs) for runs in expected], np.int64)
     wrong = frozenset(np.flatnonzero(np.diff(bounds) != sizes).tolist())
     if wrong:
@@ -172,27 +142,11 @@ def trained_tokens(
 ) -> NDArray[np.bool_]:
     """``[total]`` which of the batch's tokens contribute to the loss.
 
-    Those that lie wholly in a label span, or begin with the space before it (``ASSISTANT: ``, and
-    the first word), and the special tokens around a document, but no feature token and no sample's
-    first token, which nothing predicts.
+    Those in a label span (`TextEncoder.borders`) and the special tokens around a document, but no
+    feature token and no sample's first token, which nothing predicts.
     """
     texts = [item.text for item in expanded]
     starts, ends = text.borders(batch, texts, [item.label_spans for item in expanded])
-    spaces = [
-        [
-            (start - 1, start)
-            for start, _ in item.label_spans
-            if item.text[start - 1 : start] == " " and _is_after_space(item.text, start)
-        ]
-        for item in expanded
-    ]
-    if any(spaces):
-        behind = [
-            _is_after_space(item.text, start) for item in expanded for start, _ in item.label_spans
-        ]
-        words, own = text.borders(batch, texts, spaces)
-        shared = words >= own  # no token is the space alone
-        starts[behind] = np.where(shared, np.minimum(starts[behind], words), starts[behind])
     good = starts < ends
     steps = np.zeros(len(batch.ids) + 1, np.int64)
     np.add.at(steps, starts[good], 1)
@@ -206,11 +160,6 @@ def trained_tokens(
     mask[runs.tokens] = False
     mask[batch.offsets[:-1][batch.lengths > 0]] = False
     return mask
-
-
-def _is_after_space(text: str, at: int) -> bool:
-    """Return whether a word begins here that a space stands before."""
-    return text[at - 1 : at] == " " and not text[at : at + 1].isspace()
 
 
 def places(batch: TokenBatch, runs: FeatureRuns, tokens: Int64s) -> Int64s:

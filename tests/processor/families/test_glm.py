@@ -17,7 +17,7 @@ from transformers.video_utils import VideoMetadata
 
 from packidx.encode.positions import mrope_positions
 from packidx.processor.families.base import FamilyMedia
-from packidx.processor.families.glm import GLM4V, GLM46V
+from packidx.processor.families.qwen import GLM4V, GLM46V
 from packidx.processor.fingerprint import complete_settings
 from packidx.records.conversation import MediaInfo
 

@@ -11,14 +11,12 @@ import numpy as np
 import pytest
 import torch
 from clips import write_clip
-from num2words import num2words
 from PIL import Image
 from transformers.video_utils import VideoMetadata
 
 from packidx.encode import ProcessorEncoder
 from packidx.errors import BadRecord
 from packidx.processor.families import FAMILIES
-from packidx.processor.families.idefics3 import cardinal
 from packidx.records.conversation import MediaInfo
 
 
@@ -160,12 +158,6 @@ def test_an_image_and_a_video_of_one_sample_are_refused(tmp_path: Path) -> None:
     for refused in (encoder, encoder.count):
         with pytest.raises(BadRecord, match="images and videos of one sample together"):
             refused({"messages": [{"role": "user", "content": parts}]})
-
-
-def test_numbers_in_words() -> None:
-    rng = random.Random(1)
-    for number in (*range(2200), *(rng.randrange(10**6) for _ in range(2000)), 999_999):
-        assert cardinal(number) == num2words(number)
 
 
 def test_videos_are_whole_without_sampling(tmp_path: Path) -> None:

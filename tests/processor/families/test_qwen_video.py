@@ -30,7 +30,7 @@ from packidx.format.schema import METHODS
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.families.base import FamilyMedia
 from packidx.processor.families.qwen import QWEN2_5_VL, QWEN3_VL
-from packidx.processor.families.sizes import smart_resize_video
+from packidx.processor.families.sizes import smart_resize
 from packidx.processor.fingerprint import complete_settings
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
 from packidx.records.media.opener import media_info
@@ -320,12 +320,10 @@ def test_smart_resize_of_videos(reference: Any, limits: tuple[int, int, int, int
     edge = np.arange(1, 4000)
     exact = [np.stack([edge * 0 + n, edge, high // n // edge + 1 - n % 2], 1) for n in (2, 4, 5, 8)]
     sizes = np.concatenate([*random_ones, ties, *exact])
-    got = np.stack(
-        smart_resize_video(
-            *sizes.T, temporal_factor=temporal, factor=factor, min_pixels=low, max_pixels=high
-        ),
-        axis=1,
-    ).tolist()
+    pairs = smart_resize(
+        *sizes.T[1:], factor, low, high, frames=sizes[:, 0], temporal_factor=temporal
+    )
+    got = np.stack(pairs, axis=1).tolist()
     wrong = []
     for (frames, height, width), pair in zip(sizes.tolist(), got, strict=True):
         try:
