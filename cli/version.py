@@ -31,12 +31,12 @@ def print_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
 
 
 def _environment() -> Iterator[tuple[str, str]]:
-    from packidx.run.workers import num_cpus
+    from packidx.run.workers import num_workers
 
     yield "folder", str(Path(packidx.__file__).parent)
     yield "python", f"{platform.python_version()}, {sys.executable}"
     yield "platform", platform.platform()
-    yield "cores", f"{num_cpus()} for this process"
+    yield "cores", f"{num_workers(None)} for this process"
     lines = requires("packidx") if installed("packidx") else []
     of_users = [line for line in lines or [] if not re.search("extra == .(dev|test)", line)]
     for name in dict.fromkeys(

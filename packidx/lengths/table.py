@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 from packidx.arrays import Bools, Int32s, Int64s, Ints, Uint64s
 from packidx.digests import ColumnDigest, canonical_json, digest
 from packidx.errors import FormatError, MismatchError, SourceError
-from packidx.format.lengths import HELP, KnownTable, LengthsManifest, known_table
-from packidx.format.manifest import Encoder, Shard, as_planned
+from packidx.format.lengths import HELP, LengthsManifest, known_table
+from packidx.format.manifest import Shard, as_planned
 from packidx.format.parquet import as_arrow
 from packidx.format.schema import LENGTHS, LENGTHS_WITH_SPANS, MEDIA_COUNTERS, METHODS
 from packidx.hashing import hash_numbered, hash_strings
@@ -204,27 +204,6 @@ class Lengths:
     _counted: int = 0
     _before: Counter[str | None] = field(default_factory=Counter)
 
-    @classmethod
-    def opened(cls, uri: str, table: KnownTable) -> Lengths:
-        """The table, whose files' footers are read and checked."""
-        manifest, files, is_pattern = table
-        footers = storage.overlapped(read_footer, files)
-        names = [set(footer.schema.to_arrow_schema().names) for footer in footers]
-        for file, own in zip(files, names, strict=True):
-            if "length" not in own:
-                where = "" if uri == file.path else f": {os.path.basename(file.path)} has none"
-                raise FormatError(f"{uri} has no column `length`{where}; {HELP}")
-        num_samples = sum(footer.num_rows for footer in footers)
-        if not num_samples:
-            raise SourceError(f"{uri} holds no usable sample (no row): nothing to pack")
-        if manifest is not None and manifest.num_samples != num_samples:
-            raise MismatchError(
-                f"{uri} has {num_samples} rows, its manifest says "
-                f"{manifest.num_samples}: run `packidx estimate` again"
-            )
-        groups = groups_in_order(footers, any("sample_id" in own for own in names))
-        return cls(uri, files, footers, names, groups, manifest, is_pattern)
-
     @cached_property
     def columns(self) -> list[str]:
         """The known columns that are present."""
@@ -292,16 +271,6 @@ class Lengths:
         else:
             return {}
         return strongest_first(counts, self.uri)
-
-    @property
-    def weakest_method(self) -> str:
-        """The least exact of the methods that counted the usable rows."""
-        return max(self.methods, key=METHODS.index, default="exact")
-
-    @property
-    def encoder(self) -> Encoder | None:
-        """Return what builds the samples, where it is known."""
-        return None if self.manifest is None else self.manifest.encoder
 
     @cached_property
     def shards(self) -> tuple[Shard, ...]:
@@ -426,7 +395,23 @@ def read_lengths(uri: str) -> Lengths:
     is_packed = {"index", "lengths"} <= {*names}  # by `packidx pack`
     if is_packed and not any(name.endswith((".parquet", "manifest.json")) for name in names):
         uri = urls.join(uri, "lengths")
-    return Lengths.opened(uri, known_table(uri))
+    manifest, files, is_pattern = known_table(uri)
+    footers = storage.overlapped(read_footer, files)
+    columns = [set(footer.schema.to_arrow_schema().names) for footer in footers]
+    for file, own in zip(files, columns, strict=True):
+        if "length" not in own:
+            where = "" if uri == file.path else f": {os.path.basename(file.path)} has none"
+            raise FormatError(f"{uri} has no column `length`{where}; {HELP}")
+    num_samples = sum(footer.num_rows for footer in footers)
+    if not num_samples:
+        raise SourceError(f"{uri} holds no usable sample (no row): nothing to pack")
+    if manifest is not None and manifest.num_samples != num_samples:
+        raise MismatchError(
+            f"{uri} has {num_samples} rows, its manifest says "
+            f"{manifest.num_samples}: run `packidx estimate` again"
+        )
+    groups = groups_in_order(footers, any("sample_id" in own for own in columns))
+    return Lengths(uri, files, footers, columns, groups, manifest, is_pattern)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from packidx.errors import OptionError
 from packidx.format.index import Consumed, Options
-from packidx.format.schema import MEDIA_COUNTERS
+from packidx.format.schema import MEDIA_COUNTERS, METHODS
 from packidx.index.reader import Index
 from packidx.lengths.table import Lengths
 from packidx.pack.streams import WINDOW
@@ -86,7 +86,7 @@ def prepare(
         OptionError: an option has no meaning for these lengths.
         SourceError, FormatError, MismatchError: the lengths or a snapshot cannot be used.
     """
-    options = with_defaults(asked, table.weakest_method)
+    options = with_defaults(asked, max(table.methods, key=METHODS.index, default="exact"))
     rules = Rules(None if asked.exclude is None else read_exclusion(asked.exclude))
     excluded = rules.exclude.fingerprint if rules.exclude else None
     continues: Consumed | None = None

@@ -178,7 +178,7 @@ def _manifest(job: PlanJob, block: int, windows: Sequence[Window]) -> IndexManif
         uri=table.uri,
         fingerprint=table.fingerprint(),
         num_samples=table.num_samples,
-        encoder=table.encoder,
+        encoder=None if manifest is None else manifest.encoder,
         methods=table.methods,
         pattern=table.is_pattern,
         transform=None if manifest is None else manifest.transform,

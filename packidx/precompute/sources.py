@@ -46,12 +46,13 @@ def find_sources(
     options: Options,
     output: str,
     kind: Kind,
-    *names: Any,
+    containers: Sequence[str],
+    separator: str = "/",
 ) -> FoundSources:
     """Find the shards of sources, and refuse an output that would mix with other files.
 
     Args:
-        names: `containers` and `separator` of `output_names`.
+        containers, separator: as of `output_names`.
 
     Raises:
         SourceError: a source cannot be used, or two of its shards would be one file.
@@ -72,7 +73,7 @@ def find_sources(
             "copy it to the store then"
         )
     check_free(output, kind)
-    return FoundSources(given, shards, output_names(shards, *names), media)
+    return FoundSources(given, shards, output_names(shards, containers, separator), media)
 
 
 def output_names(

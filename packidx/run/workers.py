@@ -50,20 +50,16 @@ def silent(doing: str, done: int, total: int) -> None:
     """Tell nobody."""
 
 
-def num_cpus() -> int:
-    """Return the CPUs that this process may use: by its affinity, and its control group's quota."""
-    return int(cpu_count())
-
-
 def num_workers(asked: int | None) -> int:
-    """Return as many as were asked for, or as many as there are CPUs for this process.
+    """Return as many as were asked for, or as many as there are CPUs for this process: by its
+    affinity, and its control group's quota.
 
     Raises:
         OptionError: fewer than one were asked for.
     """
     if asked is not None and asked < 1:
         raise OptionError(f"workers is {asked}: give at least 1")
-    return asked or num_cpus()
+    return asked or int(cpu_count())
 
 
 class Workers:
