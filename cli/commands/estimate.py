@@ -83,9 +83,10 @@ def estimate(
     rejected, with the reason. --column, --tag, --delimiter and --pair hold for all SOURCEs; a mix
     must not state the same.
     """
-    if options["encode"] is None and options["transform"] is None:  # who may want it
-        from ..startup import spare_pandas
+    from ..startup import collect_garbage_rarely, spare_pandas
 
+    collect_garbage_rarely()
+    if options["encode"] is None and options["transform"] is None:  # who may want it
         spare_pandas()
     from packidx.estimate import estimate_lengths
     from packidx.estimate.summary import read_limit, rejection_warnings

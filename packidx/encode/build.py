@@ -1,9 +1,5 @@
-"""Samples built by transformers: the media of a family, or a whole sample.
-
-A family's image and video processors are called each alone, which is quick and needs no
-torchvision. What they make must be what was counted. Any other processor is called whole, and our
-label tokens are found in the ids that it returns.
-"""
+"""Media of a family's sample: its image and video processors are called each alone, which is quick
+and needs no torchvision. What they make must be what was counted."""
 
 from __future__ import annotations
 
@@ -14,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packidx.arrays import Bools, Int64s
-from packidx.encode.imports import import_torch, transformers_class
+from packidx.encode.imports import import_torch
 from packidx.encode.media import opened
-from packidx.encode.whole import NotBuilt, build_sample, ids_of
+from packidx.encode.whole import NotBuilt
 from packidx.errors import MismatchError
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counts import MediaColumns
 from packidx.processor.families.base import FamilyMedia
 from packidx.processor.kinds import KINDS
 from packidx.records.conversation import Conversation, Media
+from packidx.software import installed
 
 if TYPE_CHECKING:
     import torch
@@ -60,40 +56,29 @@ def media_tensors(
     """
     vision = files.vision
     assert isinstance(vision, FamilyMedia)  # checked by the encoder
-    try:
-        tensors = _of_parts(vision, conversation, media, load, patches)
-        _check_patches(vision, media, tensors)
-    except NotBuilt as error:
-        name = f"{files.name} with transformers {transformers_class('__version__')}"
-        raise MismatchError(f"processor {name} {error}: {_ADVICE}") from error
-    return tensors
-
-
-def _of_parts(
-    vision: FamilyMedia,
-    conversation: Conversation,
-    counted: MediaColumns,
-    load: Callable[[str], Any],
-    patches: MakePatches,
-) -> dict[str, torch.Tensor]:
     kinds = [kind for kind in KINDS if any(kind == medium.kind for medium in conversation.media)]
     parts = {kind: load(kind) for kind in kinds}
     whole = SimpleNamespace(image_processor=parts.get("image"))
     given, options = opened(conversation, vision.sample_frames, whole)
     metadata = iter(options.get("video_metadata", ()))
-    media = [(medium, next(metadata) if medium.kind == "video" else None) for medium in given.media]
-    if vision.pixels_in_order:
-        features = [_features(vision, parts[each[0].kind], [each]) for each in media]
-        return {"pixel_values": import_torch().cat([each["pixel_values"] for each in features])}
+    each = [(medium, next(metadata) if medium.kind == "video" else None) for medium in given.media]
     tensors: dict[str, torch.Tensor] = {}
-    for kind, part in parts.items():
-        own = [each for each in media if each[0].kind == kind]
-        made: Mapping[str, Any] | None = None
-        if kind == "image":
-            grids = counted.grid[counted.kind == KINDS.index(kind)]
-            made = patches([each.ref for each, _ in own], grids)
-        made = _features(vision, part, own) if made is None else made
-        tensors |= {name: made[name] for name in vision.model_inputs if name in made}
+    try:
+        if vision.pixels_in_order:
+            made = [_features(vision, parts[one[0].kind], [one])["pixel_values"] for one in each]
+            tensors["pixel_values"] = import_torch().cat(made)
+        for kind in () if vision.pixels_in_order else kinds:
+            own = [one for one in each if one[0].kind == kind]
+            features: Mapping[str, Any] | None = None
+            if kind == "image":
+                grids = media.grid[media.kind == KINDS.index(kind)]
+                features = patches([medium.ref for medium, _ in own], grids)
+            features = _features(vision, parts[kind], own) if features is None else features
+            tensors |= {name: features[name] for name in vision.model_inputs if name in features}
+        _check_patches(vision, media, tensors)
+    except NotBuilt as error:
+        name = f"{files.name} with transformers {installed('transformers')}"
+        raise MismatchError(f"processor {name} {error}: {_ADVICE}") from error
     return tensors
 
 
@@ -165,154 +150,3 @@ def _check_patches(
         if made is not None and made.tolist() != own:
             grids = f"{made.tolist()} (time, height, width)"
             raise NotBuilt(f"makes {kind}s of grids {grids}, and {own} were counted")
-
-
-# -- whole samples ---------------------------------------------------------------------------------
-
-
-def whole_sample(
-    processor: Any, files: ProcessorFiles, conversation: Conversation, *, every_frame: bool = False
-) -> dict[str, Any]:
-    """Return `build_sample` with ``input_ids``, int64 ``[T]`` (numpy)."""
-    template, end = files.template_of(conversation), files.end_of_text
-    built = build_sample(
-        processor, template, conversation, end_of_text=end, every_frame=every_frame
-    )
-    return {**built, "input_ids": np.array(ids_of(built), np.int64)}
-
-
-def with_labels(
-    built: Mapping[str, Any],
-    files: ProcessorFiles,
-    own: tuple[Int64s, Bools],
-    conversation: Conversation,
-) -> dict[str, Any]:
-    """Add ``labels``, int64 ``[T]``, to a whole sample.
-
-    Args:
-        own: token ids and label mask ``[n]`` of the same sample as our rules make it, media as
-            runs of feature tokens or as placeholders.
-
-    Raises:
-        NotBuilt: our label tokens are not in the sample.
-    """
-    ids = built["input_ids"]
-    is_document = conversation.is_document
-    written = () if files.vision is None else files.vision.placeholders.values()
-    media = [*files.feature_ids, *filter(None, map(files.tokenizer.token_to_id, written))]
-    trained = find_labels(*own, ids, media, is_document=is_document)
-    return {**built, "labels": np.where(trained, ids, IGNORED)}
-
-
-_CONTEXTS = (32, 8, 4, 2, 0)
-"""Tokens before a run of label tokens that are looked for with it, as many as the processor
-leaves as they are."""
-IGNORED = -100
-"""Label of a token that is not trained on."""
-
-
-def find_labels(
-    own: Int64s,
-    trained: Bools,
-    ids: Int64s,
-    features: Sequence[int] = (),
-    *,
-    is_document: bool = False,
-) -> Bools:
-    """Find our label tokens in the ids of the real processor.
-
-    A run of label tokens, with tokens before it, must occur as often in the processor's ids as in
-    ours: then the nth occurrence in one is the nth in the other.
-
-    Args:
-        own, trained: token ids and label mask ``[n]`` of our rules.
-        ids: ``[T]``
-        features: ids of tokens in `own` that stand for media.
-        is_document: True if our first token, where it is text, is trained wherever another one
-            precedes it.
-
-    Returns:
-        ``[T]`` True for label tokens.
-
-    Raises:
-        NotBuilt: a run of label tokens does not occur as often.
-    """
-    if np.array_equal(own, ids):
-        return trained
-    found = np.zeros(len(ids), bool)
-    edges = np.flatnonzero(np.diff(trained, prepend=False, append=False)).reshape(-1, 2)
-    for first, end in edges.tolist():
-        media = np.flatnonzero(np.isin(own[:first], features))
-        before = first - (int(media[-1]) + 1 if len(media) else 0)
-        for context in dict.fromkeys(min(each, before) for each in _CONTEXTS):
-            wanted = own[first - context : end]
-            mine, theirs = _find(own, wanted), _find(ids, wanted)
-            if len(mine) == len(theirs):
-                start = theirs[mine.index(first - context)] + context
-                break
-        else:
-            start = len(ids) - (end - first)
-            if end == len(own) and np.array_equal(ids[start:], own[first:]):
-                found[start:] = True
-                continue
-            raise NotBuilt("its label tokens are not found in the sample that it builds")
-        stop = start + end - first
-        if is_document and first == before == 1 < start:  # another token predicts the first
-            start -= 1
-        found[start:stop] = True
-    return found
-
-
-def _find(ids: Int64s, wanted: Int64s) -> list[int]:
-    """Return all positions at which `ids` hold `wanted`."""
-    if len(wanted) > len(ids):
-        return []
-    starts = np.flatnonzero(ids[: len(ids) - len(wanted) + 1] == wanted[0])
-    hits: list[int] = []
-    for start in starts.tolist():
-        if np.array_equal(ids[start : start + len(wanted)], wanted):
-            hits.append(start)
-    return hits
-
-
-_OURS = frozenset(("input_ids", "labels", "position_ids", "attention_mask"))
-"""Masks that packidx makes itself, or a sample without padding does not need."""
-_OF_TILES = {"PerceptionLMProcessor": ("pixel_values", "pixel_values_videos")}
-"""What models look at as tiles, whichever medium they are of: as [tiles, 1, …], their numbers may
-differ from medium to medium, and from sample to sample."""
-
-
-def media_of_whole(built: Mapping[str, Any], name: str) -> dict[str, torch.Tensor]:
-    """Return what the model takes of a whole sample besides ids, labels and positions.
-
-    Args:
-        built: what the processor built.
-        name: the processor's class.
-
-    Raises:
-        NotBuilt: something of it is not one tensor.
-    """
-    library, tensors = import_torch(), {}
-    for key, value in built.items():
-        if key not in _OURS and value is not None:
-            if key in _OF_TILES.get(name, ()):
-                value = library.cat(list(value))[:, None]
-            tensor = _tensor(key, value)
-            tensors[key] = tensor.reshape(-1) if key.endswith("token_type_ids") else tensor
-    # Most processors mask no token.
-    mask = library.as_tensor(built.get("attention_mask", [])).reshape(-1)
-    return tensors if bool(mask.all()) else {"attention_mask": mask, **tensors}
-
-
-def _tensor(name: str, value: Any) -> torch.Tensor:
-    """One of the processor's outputs; some are lists, of numbers or of a tensor for each medium."""
-    library = import_torch()
-    try:
-        if isinstance(value, list) and value and isinstance(value[0], library.Tensor):
-            tensor: torch.Tensor = library.stack(value)
-        else:
-            tensor = library.as_tensor(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:120]
-        raise NotBuilt(f"it gives {name} as no one tensor: {reason}") from error
-    return tensor

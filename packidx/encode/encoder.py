@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -11,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from packidx.arrays import Int64s
-from packidx.encode.build import IGNORED, media_of_whole, media_tensors, whole_sample, with_labels
+from packidx.encode.build import media_tensors
 from packidx.encode.imports import import_torch, load_real
 from packidx.encode.loading import files_of, load_processor
 from packidx.encode.media import as_requested, decoded_image, info_of, refuse_unsupported
 from packidx.encode.patches import FORMS, Allocate, ImagePatches, patches_of
 from packidx.encode.positions import model_positions, mrope_positions, video_positions
 from packidx.encode.prober import ProbedMedia
-from packidx.encode.whole import NotBuilt
-from packidx.errors import BadRecord, MismatchError, OptionError
+from packidx.encode.whole import IGNORED, NotBuilt, media_of_whole, whole_sample, with_labels
+from packidx.errors import BadRecord, MismatchError, OptionError, PackidxError
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import MediaColumns
 from packidx.processor.families.base import FamilyMedia
@@ -97,6 +98,9 @@ class ProcessorEncoder:
                 "pass your own encode(record) callable instead"
             )
         self._counter = ConversationCounter(self.files)
+        if isinstance(self.files.vision, FamilyMedia):
+            with contextlib.suppress(PackidxError):  # forked workers share what is imported here
+                self._part("image")
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what another process loads again: a pickle that names transformers' classes would
@@ -176,13 +180,22 @@ class ProcessorEncoder:
         """
         library, files, vision = import_torch(), self.files, self.files.vision
         conversation, infos = self._read(record)
+        if conversation.input_ids is not None:  # its own ids, and no media
+            ids = np.array(conversation.input_ids, np.int64)
+            labels = np.array(ids if conversation.labels is None else conversation.labels, np.int64)
+            labels[:1] = IGNORED
+            return _tensors(input_ids=ids, labels=labels, position_ids=np.arange(len(ids)))
         media = self._counted(conversation, infos)
         if self._is_built(conversation):
             return self._whole(conversation, media)
-        is_given = conversation.input_ids is not None  # its own ids, and no media
-        arrays = _given(conversation) if is_given else self._encode_text(conversation, media)
-        sample = {key: library.from_numpy(value) for key, value in arrays.items()}
-        if is_given or not isinstance(vision, FamilyMedia) or not conversation.media:
+        ids, trained, starts, order = self._counter.tokens_of(conversation, media)
+        positions = np.arange(len(ids))
+        if vision is not None and vision.merge_size is not None:
+            grids = media.grid[list(order)].tolist()
+            positions = mrope_positions(len(ids), starts, grids, vision.merge_size)
+        labels = np.where(trained, ids, IGNORED)
+        sample = _tensors(input_ids=ids, labels=labels, position_ids=positions)
+        if not isinstance(vision, FamilyMedia) or not conversation.media:
             return sample
 
         def patches(images: Sequence[Any], grids: np.ndarray) -> dict[str, torch.Tensor] | None:
@@ -225,7 +238,7 @@ class ProcessorEncoder:
         return bool(self._built_kinds) and record_kind(conversation) in self._built_kinds
 
     def _whole(self, conversation: Conversation, media: MediaColumns) -> dict[str, torch.Tensor]:
-        torch, files = import_torch(), self.files
+        files = self.files
         if self._real is None:
             self._real = load_real(
                 files.folder, files.auto_class, files.trusts_code, files.keywords
@@ -239,8 +252,7 @@ class ProcessorEncoder:
             raise MismatchError(
                 f"processor {self.name} does not build a sample: {error}"
             ) from error
-        names = ("input_ids", "labels")
-        sample = {name: torch.from_numpy(built[name]) for name in names} | made
+        sample = _tensors(input_ids=built["input_ids"], labels=built["labels"]) | made
         return {**sample, "position_ids": self._positions_of_whole(built["input_ids"], sample)}
 
     def _positions_of_whole(self, ids: Int64s, sample: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -320,26 +332,7 @@ class ProcessorEncoder:
         made = self._patches[1]
         return made.table if self.pixels == "uint8" and made is not None else None
 
-    def _encode_text(
-        self, conversation: Conversation, media: MediaColumns
-    ) -> dict[str, np.ndarray]:
-        input_ids, trained, starts, order = self._counter.tokens_of(conversation, media)
-        grids = media.grid[list(order)].tolist()
-        vision = self.files.vision
-        positions = np.arange(len(input_ids))
-        if vision is not None and vision.merge_size is not None:
-            positions = mrope_positions(len(input_ids), starts, grids, vision.merge_size)
-        return {
-            "input_ids": input_ids,
-            "labels": np.where(trained, input_ids, IGNORED),
-            "position_ids": positions,
-        }
 
-
-def _given(conversation: Conversation) -> dict[str, np.ndarray]:
-    """A record's own ids, and its labels if it has any."""
-    input_ids = np.array(conversation.input_ids, np.int64)
-    labels = input_ids if conversation.labels is None else conversation.labels
-    labels = np.array(labels, np.int64)
-    labels[:1] = IGNORED
-    return {"input_ids": input_ids, "labels": labels, "position_ids": np.arange(len(input_ids))}
+def _tensors(**arrays: Int64s) -> dict[str, torch.Tensor]:
+    library = import_torch()
+    return {name: library.from_numpy(array) for name, array in arrays.items()}

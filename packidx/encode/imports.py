@@ -19,7 +19,7 @@ _OPERATORS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
-_LOADED: Recent[tuple[Any, ...], Any] = Recent(1)
+_LOADED: Recent[tuple[Any, ...], Any] = Recent(2)
 _declared: list[Any] = []  # a torch.library.Library that is collected takes its operators along
 
 
@@ -31,7 +31,8 @@ def transformers_class(name: str) -> Any:
     """
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # such as that torch is missing
     try:
-        allow_cuda_torchvision()
+        if name != "AutoTokenizer":  # which needs no torchvision, whose import takes a second
+            allow_cuda_torchvision()
         return getattr(import_module("transformers"), name)
     except (ImportError, RuntimeError) as error:
         cause = error.__cause__ or error
@@ -56,12 +57,8 @@ def import_torch() -> Any:
 
 
 def has_torch() -> bool:
-    """Return True if torch can be imported."""
-    try:
-        import_module("torch")
-    except ImportError:
-        return False
-    return True
+    """Return True if torch is installed."""
+    return find_spec("torch") is not None
 
 
 def allow_cuda_torchvision() -> None:
@@ -95,7 +92,7 @@ def load_real(
 ) -> Any:
     """Return what a class of transformers loads from a folder; nothing is fetched.
 
-    The last one loaded is kept, and serves all callers: it must not be changed.
+    The last two loaded are kept, and serve all callers: they must not be changed.
 
     Args:
         name: ``"AutoProcessor"``, ``"AutoTokenizer"`` …

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from tokenizers import Tokenizer
 
 from packidx.digests import digest
 from packidx.encode.imports import load_real
@@ -16,7 +20,7 @@ from packidx.encode.whole import bare_tokenizer, ids_of, quiet
 from packidx.errors import MissingExtraError, OptionError, PackidxError, SourceError
 from packidx.processor.assemble import TOOL_USE, ProcessorFiles
 from packidx.processor.chat_template.chat_template import ChatTemplate
-from packidx.processor.families import MediaModel, find_family
+from packidx.processor.families import Family, MediaModel, find_family
 from packidx.processor.fingerprint import complete_settings
 from packidx.processor.folder import (
     DEFAULT_TEMPLATE,
@@ -61,9 +65,12 @@ def load_processor(
     stated = Stated.read(folder)
     overrides: dict[str, Any] = {}
     keywords: dict[str, dict[str, Any]] = {}
+    named = stated.processor_class(read_json(folder / "tokenizer_config.json"))
+    family = find_family(named, stated.of("images"))
     if settings:
-        stated, overrides, keywords = change_settings(stated, settings)
-    check_stated(stated)
+        stated, overrides, keywords = change_settings(stated, settings, family)
+    if family is not None:
+        check_stated(stated, family)
     own = stated.of(OWN)
     # The first of these, for a processor that takes videos or sound alone.
     image = stated.of("images") or stated.of("videos") or stated.of("audio")
@@ -75,18 +82,28 @@ def load_processor(
         raise SourceError(f"there is no tokenizer.json in {folder}: {_ADD}")
     if DEFAULT_TEMPLATE not in templates:
         raise SourceError(f"there is no chat_template.jinja in {folder}: {_ADD}")
+    if not image or trusts_code:  # code counts in any way
+        family = None
+    made, is_plain, problem = _load(folder, family, bool(image), trusts_code)
+
+    def probe(template: ChatTemplate) -> MediaModel:
+        if problem is not None:
+            raise problem
+        return ProbedMedia(template, str(folder), trusts_code, keywords)
+
     files = _assemble(
-        _load(folder, bool(image), trusts_code),
-        lambda template: ProbedMedia(template, str(folder), trusts_code, keywords),
+        made,
+        family,
+        probe,
         name=name,
         templates=templates,
-        processor_class=stated.processor_class(read_json(folder / "tokenizer_config.json")),
         image=image or None,
         video=stated.of("videos") or None,
         # Which no class reads from a folder: an object alone has them.
         own={name: own[name] for name in own if name != "images_kwargs"},
         policy=policy,
         trusts_code=trusts_code,
+        is_plain=is_plain,
     )
     files.folder, files.overrides, files.keywords = str(folder), overrides, keywords
     if code is not None and not trusts_code:
@@ -114,14 +131,21 @@ def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorF
     name = str(getattr(tokenizer, "name_or_path", "") or type(processor).__name__)
     modules = (type(part).__module__ for part in (processor, tokenizer))
     trusts_code = any(module.startswith("transformers_modules.") for module in modules)
+    settings: dict[str, Any] | None = None if image is None else image.to_dict()
+    of_videos = getattr(processor, "video_processor", None)
+    video = None if of_videos is None else of_videos.to_dict()
+    # Without torchvision transformers has no video processor; the checkpoint has its settings.
+    if video is None and getattr(processor, "image_processor", None) and os.path.isdir(name):
+        video = Stated.read(Path(name)).of("videos") or None
+    is_known = not (settings is None or trusts_code)
     files = _assemble(
         processor,
+        find_family(type(processor).__name__, settings or {}) if is_known else None,
         lambda template: ProbedMedia(template, processor),
         name=name,
         templates=templates,
-        processor_class=type(processor).__name__ if image is not None else None,
-        image=None if image is None else image.to_dict(),
-        video=_video_settings(processor, name),
+        image=settings,
+        video=video,
         own=vars(processor),
         policy=policy,
         trusts_code=trusts_code,
@@ -130,46 +154,82 @@ def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorF
     return files
 
 
-def _load(folder: Path, takes_media: bool, trusts_code: bool) -> Any:
-    """Return the processor that training has, or its tokenizer alone."""
+def _load(
+    folder: Path, family: Family | None, takes_media: bool, trusts_code: bool
+) -> tuple[Any, bool, PackidxError | None]:
+    """Return the processor that training has, or its tokenizer alone; True if that makes the same
+    of texts; and the reason if the processor cannot be loaded."""
+    problem = None
     with quiet():
-        if takes_media:  # torch may be missing for the processor, and not for its tokenizer
-            with contextlib.suppress(PackidxError):
+        if family is not None and family.processor_class != _LOADS_OTHERS:
+            with contextlib.suppress(SourceError):
+                made = load_real(str(folder), "AutoTokenizer", trusts_code)
+                if _is_plain(made):
+                    return made, True, None
+        if takes_media:
+            try:
                 made = load_real(str(folder), "AutoProcessor", trusts_code)
                 if hasattr(made, "tokenizer"):
-                    return made
+                    return made, False, None
+            except PackidxError as error:  # torch may be missing for it, and not for its tokenizer
+                problem = error
         try:
-            return load_real(str(folder), "AutoTokenizer", trusts_code)
+            return load_real(str(folder), "AutoTokenizer", trusts_code), False, problem
         except SourceError:
             read_json(folder / "tokenizer.json")  # raises where that is the cause
             raise
 
 
+_LOADS_OTHERS = "PixtralProcessor"
+"""Loads its tokenizer by another class than `AutoTokenizer` does."""
+
+
+def _is_plain(tokenizer: Any) -> bool:
+    """Return True if a family's processor makes of a text what its tokenizer alone makes.
+
+    A processor asks for the special tokens around a text, and calls the tokenizer with all of its
+    settings that are arguments (``truncation`` …).
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if not isinstance(backend, Tokenizer) or backend.padding or backend.truncation:
+        return False
+    with_own, alone = (backend.encode("a", add_special_tokens=adds).ids for adds in (True, False))
+    arguments = inspect.signature(type(tokenizer).__call__).parameters.keys() - {"padding_side"}
+    is_split = getattr(tokenizer, "split_special_tokens", False)
+    return bool(with_own == alone and not is_split and arguments.isdisjoint(tokenizer.init_kwargs))
+
+
 def _assemble(
     made: Any,
+    family: Family | None,
     probe: Callable[[ChatTemplate], MediaModel],
     *,
     name: str,
     templates: Mapping[str, str],
-    processor_class: str | None,
     image: Mapping[str, Any] | None,
     video: Mapping[str, Any] | None,
     own: Mapping[str, Any],
     policy: LabelPolicy,
     trusts_code: bool,
+    is_plain: bool = False,
 ) -> ProcessorFiles:
     """Return the parts of `made`, a transformers processor or a tokenizer alone.
 
     Args:
-        probe: makes the model that counts the media if no family does; it gets the template
-            without placeholders, and may raise a PackidxError.
+        family: counts the media.
+        probe: makes the model that counts them if no family does; it gets the template without
+            placeholders, and may raise a PackidxError.
         image, video, own: settings of the image and video processors and of the processor itself.
 
     Raises:
         SourceError: neither the family nor `probe` counts media with these settings.
     """
-    tokenizer, special = getattr(made, "tokenizer", made), _special_tokens(made)
-    bare = bare_tokenizer(made)
+    tokenizer = getattr(made, "tokenizer", made)
+    named = tokenizer.special_tokens_map.items()  # bos_token, image_token …
+    texts = {name: str(token) for name, token in named if not isinstance(token, list)}
+    special = {name: text for name, text in texts.items() if name.endswith("_token")}
+    # A plain one has no padding and never gets any; a copy takes 0.3 s.
+    bare = made.backend_tokenizer if is_plain else bare_tokenizer(made)
     added = sorted(bare.get_added_tokens_decoder().items())
 
     def chat(vision: MediaModel | None, called: str = DEFAULT_TEMPLATE) -> ChatTemplate:
@@ -185,12 +245,12 @@ def _assemble(
     files = ProcessorFiles(
         name, bare, chat(None), policy=policy, limit=_limit(made), trusts_code=trusts_code
     )
+    files.is_plain = is_plain
     files.splits_special = bool(getattr(tokenizer, "split_special_tokens", False))
     if image is None:
         files.tool_template = chat(None, TOOL_USE) if TOOL_USE in templates else None
         return files
     files.image_settings = complete_settings(image)
-    family = None if trusts_code else find_family(processor_class, image)  # code counts in any way
     refusal = None
     try:
         if family is not None:
@@ -225,13 +285,6 @@ def _code_of(folder: Path) -> str:
     return digest(*(part for path in paths for part in (path.name.encode(), path.read_bytes())))
 
 
-def _special_tokens(made: Any) -> dict[str, str]:
-    """``bos_token``, ``image_token`` … of a tokenizer, as templates see them."""
-    named = getattr(made, "tokenizer", made).special_tokens_map.items()
-    texts = {name: str(token) for name, token in named if not isinstance(token, list)}
-    return {name: text for name, text in texts.items() if name.endswith("_token")}
-
-
 def _limit(processor: Any) -> int | None:
     """Tokens that a processor cuts samples at, whatever is not asked of it: found by trying, as its
     tokenizer's configuration, its class and its release all have a say."""
@@ -239,34 +292,17 @@ def _limit(processor: Any) -> int | None:
     if tokenizer is None:
         return None
     stated, longest = tokenizer.init_kwargs.get("max_length"), tokenizer.model_max_length
+    is_stated = isinstance(stated, int) and 0 < stated <= _MOST
+    limit, left = stated if is_stated else _FEW, sys.maxsize
+    text = "word " * (2 * limit)
     tokenizer.model_max_length = _FEW
     try:
-        cut = _cut(processor, _FEW)
+        for given in (text, [text]):
+            with contextlib.suppress(Exception), quiet():  # a foreign class: it may take no text
+                left = len(ids_of(processor(text=given)))
+                break
     finally:
         tokenizer.model_max_length = longest
-    if cut is not None:
-        return int(longest) - _FEW + cut
-    return _cut(processor, stated) if isinstance(stated, int) else None
-
-
-def _cut(processor: Any, limit: int) -> int | None:
-    """Return what is left of a text of more tokens than `limit`; None where all of it is."""
-    if not 0 < limit <= _MOST:
+    if left > limit:
         return None
-    text = "word " * (2 * limit)
-    for given in (text, [text]):
-        with contextlib.suppress(Exception), quiet():  # a foreign class: it may take no text alone
-            left = len(ids_of(processor(text=given)))
-            return left if left <= limit else None
-    return None
-
-
-def _video_settings(processor: Any, name: str) -> dict[str, Any] | None:
-    video = getattr(processor, "video_processor", None)
-    if video is not None:
-        settings: dict[str, Any] = video.to_dict()
-        return settings
-    # Without torchvision transformers has no video processor; the checkpoint has its settings.
-    if getattr(processor, "image_processor", None) is not None and os.path.isdir(name):
-        return Stated.read(Path(name)).of("videos") or None
-    return None
+    return left if is_stated else int(longest) - _FEW + left

@@ -22,7 +22,7 @@ from PIL import Image
 
 from packidx.encode.imports import import_torch
 from packidx.encode.whole import NotBuilt, quiet
-from packidx.errors import OptionError, PackidxError
+from packidx.errors import OptionError
 from packidx.processor.families.base import FamilyMedia
 from packidx.records.conversation import MediaInfo
 
@@ -61,25 +61,18 @@ def patches_of(part: Any, vision: FamilyMedia, form: str) -> ImagePatches | None
     if "image_grid_thw" not in vision.model_inputs or vision.pixels_in_order:
         return None
     for resize in (_resized_by_torch, _resized_by_pillow):
-        patches = ImagePatches(part, vision, form, resize)
-        if _trial(part, patches.learn):
-            return patches
+        reason = "its results are others"
+        try:
+            with quiet():
+                patches = ImagePatches(part, vision, form, resize)
+                if patches.learn():
+                    return patches
+        except MemoryError:
+            raise
+        except Exception as error:  # a class that fails is as one that makes other pixels
+            reason = f"{type(error).__name__}: {error}"
+        _log.info("%s makes the pixels itself (%s)", type(part).__name__, reason)
     return None
-
-
-def _trial(part: Any, learn: Callable[[], bool]) -> bool:
-    """Return what came of trying a processor; one that fails is as one that makes other pixels."""
-    reason = "its results are others"
-    try:
-        with quiet():
-            if learn():
-                return True
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        reason = f"{type(error).__name__}: {error}"
-    except (PackidxError, RuntimeError) as error:
-        reason = str(error)
-    _log.info("%s makes the pixels itself (%s)", type(part).__name__, reason)
-    return False
 
 
 Resize = Callable[[Image.Image, int, int, int], NDArray[np.uint8]]
@@ -112,7 +105,9 @@ class ImagePatches:
         cut = self._cut(squares, grid)
         frames = made.shape[1] // cut[0].size
         values = made.numpy().reshape(len(cut), 3, frames, -1)
-        table = _table_of(cut, values[:, :, 0])
+        table = np.full((256, 3), np.nan, np.float32)
+        for channel in range(3):
+            table[cut[:, channel], channel] = values[:, channel, 0]
         if np.isnan(table).any():
             return False
         self.table = np.repeat(table[None], frames, axis=0)
@@ -256,7 +251,8 @@ class ImagePatches:
             if self._terms is not None:
                 values = library.from_numpy(some).float().sub_(self._terms[0]).div_(self._terms[1])
             else:
-                values = library.from_numpy(_looked_up(self.table[0], some))
+                found = [self.table[0, some[:, channel], channel] for channel in range(3)]
+                values = library.from_numpy(np.stack(found, axis=1))
             values = values.to(out.dtype)
             library.cat([values] * frames, 2, out=into[begin : begin + _CHUNK])
 
@@ -269,24 +265,6 @@ class ImagePatches:
         values = (library.arange(256.0)[:, None] - mean) / std
         is_table = np.array_equal(values.numpy(), self.table[0])
         return (mean[:, None], std[:, None]) if is_table else None
-
-
-def _table_of(values: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return what each value of a channel has become, ``[256, 3]``, NaN where it does not occur.
-
-    Args:
-        values, floats: ``[patches, 3, n]``.
-    """
-    table = np.full((256, 3), np.nan, np.float32)
-    for channel in range(3):
-        table[values[:, channel], channel] = floats[:, channel]
-    return table
-
-
-def _looked_up(table: NDArray[np.float32], values: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return ``table[v, c]``, float32 ``[patches, 3, n]``, of the values of three channels."""
-    found = [table[values[:, channel], channel] for channel in range(3)]
-    return np.stack(found, axis=1)
 
 
 # -- images ----------------------------------------------------------------------------------------

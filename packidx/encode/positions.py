@@ -27,16 +27,16 @@ _ROWS = 3  # time, height, width
 
 
 def model_positions(
-    processor: Any, folder: str | None, sample: Mapping[str, torch.Tensor]
+    processor: Any, folder: str, sample: Mapping[str, torch.Tensor]
 ) -> torch.Tensor | None:
     """Positions of one sample as its model makes them.
 
-    The model is found by the ``config.json`` in `folder`. Without that file transformers' table of
-    which processor serves which model tells whether positions have one dimension.
+    The model is found by the ``config.json`` in `folder`. Without that file the modules beside the
+    processor's class tell whether positions have one dimension.
 
     Args:
         processor: the real one.
-        folder: of the checkpoint, where there is one.
+        folder: of the checkpoint.
         sample: what the processor built: ``input_ids`` int64 ``[T]``, grids, and the like;
             ``mm_token_type_ids`` ``[T]`` if it makes them.
 
@@ -48,20 +48,25 @@ def model_positions(
         MismatchError: the model makes no positions of this sample.
     """
     name = type(processor).__name__
-    config = None if folder is None else _checkpoint_config(folder)
-    if config is not None:
-        return _by_config(_package(type(config)), config, processor, name, sample)
-    packages = _packages(tuple(kind.__name__ for kind in type(processor).__mro__))
-    if not packages:
+    config = _checkpoint_config(folder)
+    if config is None:
+        modules = [kind.__module__ for kind in type(processor).__mro__]
+        own = [module for module in modules if module.startswith("transformers.models.")]
+        if not own or any(map(_rope_classes, own)):
+            raise OptionError(
+                f"the positions of {name}'s samples may have several rows, which hang on the "
+                "model's configuration: give a folder with the checkpoint's config.json"
+            )
+        return None
+    classes = _rope_classes(type(config).__module__)
+    for each in _configs(config):
+        for kind in classes:
+            if kind.config_class is type(each):
+                return rope_index(kind, each, processor, sample)
+    if classes or "mrope_section" in json.dumps(config.to_dict(), default=str):
         raise OptionError(
-            f"which model {name} belongs to is not known, so neither are its positions: give a"
-            " folder with the checkpoint's config.json"
-        )
-    if any(map(_rope_classes, packages)):
-        raise OptionError(
-            f"the positions of {name}'s samples have several rows, which hang on the model's"
-            f" configuration ({', '.join(packages)}): give a folder with the checkpoint's"
-            " config.json"
+            f"{name}: the positions of {config.model_type} have several rows, and nothing in this"
+            " release of transformers makes them: pass your own encode(record) callable"
         )
     return None
 
@@ -108,30 +113,15 @@ def rope_index(
 # -- the model -------------------------------------------------------------------------------------
 
 
-def _by_config(
-    package: str, config: Any, processor: Any, name: str, sample: Mapping[str, torch.Tensor]
-) -> torch.Tensor | None:
-    classes = _rope_classes(package)
-    for each in _configs(config):
-        for kind in classes:
-            if kind.config_class is type(each):
-                return rope_index(kind, each, processor, sample)
-    if classes or "mrope_section" in json.dumps(config.to_dict(), default=str):
-        raise OptionError(
-            f"{name}: the positions of {config.model_type} have several rows, and nothing in this"
-            " release of transformers makes them: pass your own encode(record) callable"
-        )
-    return None
-
-
 @lru_cache
-def _rope_classes(package: str) -> tuple[Any, ...]:
-    """Return the classes of a model's module that make positions from images: not its speaker,
-    whose configuration has no vision.
+def _rope_classes(name: str) -> tuple[Any, ...]:
+    """Return the classes beside a module of transformers that make positions from images: not a
+    model's speaker, whose configuration has no vision.
 
     Raises:
         OptionError: it has such classes, and of none it is known that it is not the speaker.
     """
+    package = name.rpartition(".")[0]
     try:
         module = import_module(f"{package}.modeling_{package.rsplit('.', 1)[1]}")
     except ModuleNotFoundError:
@@ -151,31 +141,6 @@ def _rope_classes(package: str) -> tuple[Any, ...]:
 
 
 @lru_cache
-def _packages(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The packages of transformers whose models take a processor of one of these classes."""
-    configs = _config_mapping()
-    mapped = import_module("transformers.models.auto.processing_auto").PROCESSOR_MAPPING_NAMES
-    for name in names:
-        types = [kind for kind, known in mapped.items() if known == name and kind in configs]
-        packages = {_package(configs[kind]) for kind in types}
-        own = getattr(import_module("transformers"), name, None)
-        if own is not None and _package(own).startswith("transformers.models."):
-            packages.add(_package(own))
-        if packages:
-            return tuple(sorted(packages))
-    return ()
-
-
-def _package(kind: type) -> str:
-    return kind.__module__.rsplit(".", 1)[0]
-
-
-def _config_mapping() -> Any:
-    allow_cuda_torchvision()
-    return import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING
-
-
-@lru_cache
 def _checkpoint_config(folder: str) -> Any:
     """The model's configuration, or None where its file is not in `folder`."""
     path = Path(folder, "config.json")
@@ -183,7 +148,8 @@ def _checkpoint_config(folder: str) -> Any:
     model_type = values.get("model_type")
     if model_type is None:
         return None
-    configs = _config_mapping()
+    allow_cuda_torchvision()
+    configs = import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING
     if model_type not in configs:
         release = transformers_class("__version__")
         raise OptionError(

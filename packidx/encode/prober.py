@@ -30,6 +30,7 @@ from packidx.processor.families.base import unusable_size
 from packidx.processor.kinds import DOCUMENT, INTERLEAVED, TEXT
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
 from packidx.records.media.audio import resampled_length
+from packidx.software import installed
 
 MEDIA_PARTS = ("image_processor", "video_processor", "feature_extractor", "audio_processor")
 """Attributes of processors that take media."""
@@ -80,6 +81,9 @@ class ProbedMedia(MediaModel):
         trusts_code: True to run code of the folder.
         settings: in place of the folder's own (`load_real`).
 
+    Attributes:
+        problems: why media of a kind cannot be counted, by kind.
+
     Raises:
         MissingExtraError: torch, or what else the processor needs, is not installed.
         SourceError: transformers cannot load the processor, or it takes no media.
@@ -92,35 +96,29 @@ class ProbedMedia(MediaModel):
         trusts_code: bool = False,
         settings: Keywords | None = None,
     ) -> None:
-        import transformers
-
-        self._template, self._source = template, processor
-        self._options = trusts_code, settings
+        self._template, self._source, self._options = template, processor, (trusts_code, settings)
         self._added: dict[tuple[str, MediaInfo], Added] = {}
         self.placeholders: dict[str, str] = {}
         self.problems: dict[str, str] = {}
         self.unpredictable: set[str] = set()
-        self.reserved: set[str] = set()
+        self._reserved: set[str] = set()
         self._rendered: set[str] = set()  # tokens that the template writes
         try:
             self.name = type(self.processor).__name__
             content = digest(self.processor.to_json_string().encode())
-            self.settings = {"processor": content, "transformers": transformers.__version__}
+            self.settings = {"processor": content, "transformers": str(installed("transformers"))}
             self._probe()
         except (PackidxError, MemoryError):
             raise
         except Exception as error:  # a foreign class raises anything
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             raise SourceError(f"its processor cannot be probed: {reason}") from error
-        self.feature_tokens = {
-            kind: token
-            for kind, token in self.placeholders.items()
-            if kind not in self.unpredictable
-        }
+        kinds = self.placeholders.keys() - self.unpredictable
+        self.feature_tokens = {kind: self.placeholders[kind] for kind in kinds}
         named = (getattr(self.processor, f"{kind}_token", None) for kind in ARGUMENTS)
-        self.reserved.update(str(token) for token in named if token is not None and str(token))
-        self.reserved.difference_update(self.placeholders.values(), self._rendered)
-        self.written_tokens = {token: token for token in self.reserved} | self.placeholders
+        self._reserved.update(str(token) for token in named if token is not None)
+        self._reserved.difference_update(self.placeholders.values(), self._rendered, [""])
+        self.written_tokens = {token: token for token in self._reserved} | self.placeholders
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
@@ -142,53 +140,34 @@ class ProbedMedia(MediaModel):
         return made
 
     @cached_property
-    def sampling_rate(self) -> int:
-        """Samples of sound per second that the processor takes."""
-        return sampling_rate_of(self.processor)
+    def _tokenizer(self) -> Any:
+        return bare_tokenizer(self.processor)
 
-    # -- once ------------------------------------------------------------------------------------
+    @cached_property
+    def _rate(self) -> int:
+        return sampling_rate_of(self.processor)
 
     def _probe(self) -> None:
         """Find each kind's placeholder, and try whether lengths are sums."""
         talk = Conversation((Turn("user", (_TEXT,)), Turn("assistant", (_TEXT,))))
         with contextlib.suppress(NotBuilt, BadRecord):  # it may take no text alone
-            built = self._build(talk)
-            if ids_of(built) != self._own_ids(talk):  # it changes the text, or adds to it
+            if ids_of(self._build(talk)) != self._own_ids(talk):  # it changes texts, or adds some
                 self.unpredictable.update(_EVERYTHING)
-        for kind, shapes in _SHAPES.items():
+        for kind, every in _SHAPES.items():
+            shapes = [self._shape(kind, shape) for shape in every]
             try:
                 self.placeholders[kind] = self._placeholder(kind, blank_medium(kind, shapes[0]))
-                first = self._add(kind, shapes[0]).problem
-                shapes = [shape for shape in shapes if self._add(kind, shape).problem is None]
-                if not shapes:
-                    raise NotBuilt(first)
+                problems = [self._add(kind, shape).problem for shape in shapes]
+                if None not in problems:
+                    raise NotBuilt(problems[0])
             except (NotBuilt, BadRecord) as error:
                 self.placeholders.pop(kind, None)
                 self.problems[kind] = f"it builds no sample with one {kind}: {error}"
                 continue
+            shapes = [shape for shape in shapes if self._add(kind, shape).problem is None]
             for gap in (" ", "\n"):
                 self._try(kind, shapes[:1], (gap, gap))
             self._try(kind, (shapes * _MANY)[:_MANY], _BESIDE)
-
-    def is_apart(self, kind: str, info: MediaInfo) -> bool:
-        """Return True if text beside a medium of this shape never merges with what the processor
-        writes for it: that begins and ends with added tokens, in its placeholder's place."""
-        info = self._resampled(info) if kind == "audio" else info
-        return kind in self.problems or self._add(kind, info).is_apart
-
-    def _stands_apart(self, kind: str, own: list[int], real: list[int]) -> bool:
-        place = self._tokenizer.token_to_id(self.placeholders[kind])
-        if own.count(place) != 1:
-            return False
-        plain = {ident: token for token, ident in plain_tokens(self._tokenizer).items()}
-        self._rendered.update(plain[ident] for ident in plain.keys() & {*own})
-        at, others = own.index(place), sorted(plain.keys() - {*own})
-        if (repeated := max(others, key=real.count, default=None)) is not None:
-            self.reserved.update([plain[repeated]] * (real.count(repeated) > 1))
-        stop = len(real) - (len(own) - at - 1)
-        if real[:at] != own[:at] or real[stop:] != own[at + 1 :] or at >= stop:
-            return False
-        return {real[at], real[stop - 1]} <= plain.keys()
 
     def _try(self, kind: str, shapes: Sequence[MediaInfo], beside: Sequence[str]) -> None:
         """Note a kind as unpredictable if a sample's length is not the sum of what media add."""
@@ -201,15 +180,14 @@ class ProbedMedia(MediaModel):
                 self.unpredictable.add(kind if is_one else f"several {kind}s")
 
     def _placeholder(self, kind: str, medium: Media) -> str:
-        """Return the added token that the template writes for a medium."""
+        """Return what the template writes for a medium: an added token, or text."""
         texts = ("alfa", "bravo")
-        without = self._template.render(_conversation((), texts)).text
-        rendered = self._template.render(_conversation((medium,), texts)).text
-        named = str(getattr(self.processor, f"{kind}_token", None))
-        plain = sorted(
-            plain_tokens(self._tokenizer), key=lambda token: (token != named, len(token))
+        without, rendered = (
+            self._template.render(_conversation(media, texts)).text for media in ((), (medium,))
         )
-        for token in plain:
+        named = str(getattr(self.processor, f"{kind}_token", None))
+        tokens = sorted(plain_tokens(self._tokenizer), key=lambda each: (each != named, len(each)))
+        for token in tokens:
             if rendered.count(token) == 1 + without.count(token):
                 return token
         start = rendered.find("alfa") + 4
@@ -219,31 +197,28 @@ class ProbedMedia(MediaModel):
         self.unpredictable.add(kind)
         return between
 
-    @cached_property
-    def _tokenizer(self) -> Any:
-        return bare_tokenizer(self.processor)
+    def _build(self, talk: Conversation, every_frame: bool = True) -> Mapping[str, Any]:
+        return build_sample(self.processor, self._template, talk, every_frame=every_frame)
 
-    def _build(self, conversation: Conversation, every_frame: bool = True) -> Mapping[str, Any]:
-        """
-        Raises:
-            NotBuilt, BadRecord: the processor builds no sample.
-        """
-        return build_sample(self.processor, self._template, conversation, every_frame=every_frame)
-
-    def _own_ids(self, conversation: Conversation) -> list[int]:
-        text = self._template.render(conversation).text
+    def _own_ids(self, talk: Conversation) -> list[int]:
+        text = self._template.render(talk).text
         bos = self._template.special_tokens.get("bos_token")
         adds = not (bos and text.startswith(bos))
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=adds).ids
         return ids
 
-    # -- for each shape --------------------------------------------------------------------------
+    def _shape(self, kind: str, info: MediaInfo) -> MediaInfo:
+        """Return a medium's shape as the processor gets it: of sound at its sampling rate."""
+        if kind != "audio":
+            return info
+        num = resampled_length(info.num_samples, info.sampling_rate, self._rate)
+        return replace(info, num_samples=num, sampling_rate=self._rate)
 
     def _add(self, kind: str, info: MediaInfo) -> Added:
         """Return what a medium of a shape adds, tried once per shape."""
-        key = kind, info
+        key = kind, self._shape(kind, info)
         if key not in self._added:
-            self._added[key] = self._tried(kind, info)
+            self._added[key] = self._tried(*key)
         return self._added[key]
 
     def _tried(self, kind: str, info: MediaInfo) -> Added:
@@ -259,38 +234,51 @@ class ProbedMedia(MediaModel):
         except (NotBuilt, BadRecord) as error:
             return Added(problem=str(error))
         own, real = self._own_ids(talk), ids_of(built)
-        is_apart = self._stands_apart(kind, own, real)
-        return Added(len(real) - len(own), grid_of(built, kind), is_apart)
+        return Added(
+            len(real) - len(own), grid_of(built, kind), self._stands_apart(kind, own, real)
+        )
+
+    def _stands_apart(self, kind: str, own: list[int], real: list[int]) -> bool:
+        """Return True if what a processor writes in a placeholder's place begins and ends with
+        added tokens; note those that it repeats, and those that the template writes."""
+        place = self._tokenizer.token_to_id(self.placeholders[kind])
+        if own.count(place) != 1:
+            return False
+        plain = {ident: token for token, ident in plain_tokens(self._tokenizer).items()}
+        self._rendered.update(plain[ident] for ident in plain.keys() & {*own})
+        repeated = max(sorted(plain.keys() - {*own}), key=real.count, default=None)
+        if repeated is not None and real.count(repeated) > 1:
+            self._reserved.add(plain[repeated])
+        at, stop = own.index(place), len(real) - len(own) + own.index(place) + 1
+        if real[:at] != own[:at] or real[stop:] != own[at + 1 :] or at >= stop:
+            return False
+        return {real[at], real[stop - 1]} <= plain.keys()
+
+    def is_apart(self, kind: str, info: MediaInfo) -> bool:
+        """Return True if text beside a medium of this shape never merges with what the processor
+        writes for it."""
+        return kind in self.problems or self._add(kind, info).is_apart
 
     def expand(
         self, kind: str, media: Sequence[MediaInfo], samples: Int64s | None = None
     ) -> MediaCounts:
         """See `MediaModel.expand`."""
         errors: dict[int, BadRecord] = {}
-        added = []
+        added = [Added()] * len(media)
         for number, info in enumerate(media):
-            info = self._resampled(info) if kind == "audio" else info
-            each = Added()
             if kind in self.problems:
                 text = f"{kind}s of {self.name} cannot be counted: {self.problems[kind]}"
                 errors[number] = BadRecord("unsupported_media", text)
             elif kind != "audio" and min(info.height, info.width) <= 0:
                 errors[number] = unusable_size(info.height, info.width)
-            elif (each := self._add(kind, info)).problem is not None:
-                text = f"{self.name} builds no sample with this {kind}: {each.problem}"
-                errors[number] = BadRecord("media_not_counted", text)
-            added.append(each)
-        return MediaCounts(
-            np.array([each.grid for each in added], np.int64).reshape(-1, 3),
-            np.array([1 + each.tokens for each in added], np.int64),  # with the placeholder
-            errors=errors,
-        )
-
-    def _resampled(self, info: MediaInfo) -> MediaInfo:
-        """Return a sound's shape at the processor's rate."""
-        rate = self.sampling_rate
-        num = resampled_length(info.num_samples, info.sampling_rate, rate)
-        return replace(info, num_samples=num, sampling_rate=rate)
+            else:
+                each = added[number] = self._add(kind, info)
+                if each.problem is not None:
+                    text = f"{self.name} builds no sample with this {kind}: {each.problem}"
+                    errors[number] = BadRecord("media_not_counted", text)
+        grids = np.array([each.grid for each in added], np.int64).reshape(-1, 3)
+        tokens = np.array([1 + each.tokens for each in added], np.int64)  # with the placeholder
+        return MediaCounts(grids, tokens, errors=errors)
 
 
 def _conversation(media: Sequence[Media], beside: Sequence[str]) -> Conversation:

@@ -9,29 +9,28 @@ from difflib import get_close_matches
 from typing import Any
 
 from packidx.errors import OptionError, SourceError
-from packidx.processor.families import Family, find_family
+from packidx.processor.families import Family
 from packidx.processor.families.base import CLIP_DEFAULTS
 from packidx.processor.fingerprint import EDGES, OF_IMAGES, OF_VIDEOS
-from packidx.processor.folder import FILES, MEMBERS, OWN, Given, Stated, read_json
+from packidx.processor.folder import FILES, MEMBERS, OWN, Given, Stated
 
 _SIZES = ("size", "crop_size", "pad_size", "max_image_size")
 _MAY_BE_0 = ("num_additional_image_tokens", "initial_shift", "resample")
+_FRACTIONS = ("fps", "rescale_factor", "max_duration", "initial_shift")
 _SAMPLING = ("fps", "num_frames", "min_frames", "max_frames", "max_duration", "initial_shift")
 _READ_WITH = dict.fromkeys(_SAMPLING, "do_sample_frames")
-_READ_WITH |= dict.fromkeys(("size", "resample", *EDGES.values()), "do_resize")
-_READ_WITH |= {"image_mean": "do_normalize", "image_std": "do_normalize", "pad_size": "do_pad"}
-_READ_WITH |= {"crop_size": "do_center_crop", "rescale_factor": "do_rescale"}
+_READ_WITH |= {"crop_size": "do_center_crop", "pad_size": "do_pad"}
 _READ_WITH |= {"max_video_tokens": "cap_pixels_per_frame"}
 """Settings, and the ones that switch them on."""
-_NEVER_READ = {"glm4v": ("num_frames",), "glm46v": ("num_frames", "fps", "max_duration")}
-"""Settings of videos that a family's class has but does not read."""
-_FRACTIONS = ("fps", "rescale_factor", "max_duration", "initial_shift")
 
 
 def change_settings(
-    stated: Stated, given: Given
+    stated: Stated, given: Given, family: Family | None
 ) -> tuple[Stated, dict[str, Any], dict[str, dict[str, Any]]]:
     """Put settings into what a processor's folder states.
+
+    Args:
+        family: of the processor.
 
     Returns:
         The folder's settings with these in place of its own, these by their full names
@@ -40,55 +39,49 @@ def change_settings(
     Raises:
         OptionError: there is no such setting, it is of another type, it has no effect, or the
             processor is of no family.
-        SourceError: a file of the folder is broken.
     """
     made = Stated(stated.folder, deepcopy(stated.files))
-    family = _family_of(made)
     if family is None:
         raise OptionError(
             f"settings are taken for families of packidx's own, and {made.folder} is of none: load "
             "the processor with them in transformers, and save_pretrained() another folder"
         )
     known = {part: _known(family, part, made) for part in (*MEMBERS, OWN)}
-    names: dict[str, Any] = {}
+    overrides: dict[str, Any] = {}
     keywords: dict[str, dict[str, Any]] = {}
     for part, path, value in _flat(given, family.older_names):
-        if (full := _full(part, path)) in names:
-            raise OptionError(f"processor setting {full} is given twice")
+        full, (name, _, key) = _full(part, path), path.partition(".")
+        label, (names, now) = f"processor setting {full}", known[part]
+        if full in overrides:
+            raise OptionError(f"{label} is given twice")
+        if name not in names:
+            every = [_full(each, other) for each in known for other in sorted(known[each][0])]
+            near = [other for other in every if other.rpartition(".")[2] == name]
+            near += get_close_matches(full, every, 4)
+            listed = ", ".join(dict.fromkeys(near or every))
+            raise OptionError(f"{label} does not exist; it may be one of {listed}")
+        own = keywords.setdefault(part, {})
+        before: Any = own.get(name, now.get(name))
+        if key and (not isinstance(before, Mapping) or key not in before):
+            raise OptionError(f"{label}: {name} is {json.dumps(before)}, give it as a whole")
+        wanted = wanted_type(key or name, value, before[key] if key else now.get(name))
+        if wanted is not None:
+            raise OptionError(f"{label} is {value!r}: give {wanted}")
         if part in ("images", "videos") and made.place("videos") == made.place("images"):
             made.files[FILES[2]] = deepcopy(made.of("images"))
-        own = keywords.setdefault(part, {})
-        name, changed = _changed(part, path, value, own, known)
-        own[name] = made.of(part)[name] = changed
-        names[full] = value
-    for full in (full for full, value in names.items() if value is not None):
-        _check_effect(family, full, made)
-    return made, names, keywords
-
-
-def _check_effect(family: Family, full: str, made: Stated) -> None:
-    """
-    Raises:
-        OptionError: the processor does not read the setting `full` under its other settings.
-    """
-    part, _, path = full.partition(".")
-    if part not in ("images", "videos"):
-        return
-    name, label = path.partition(".")[0], f"processor setting {full} has no effect"
-    if part == "videos" and name in _NEVER_READ.get(family.name, ()):
-        raise OptionError(f"{label}: processors of {family.name} do not read it")
-    if name in _SAMPLING and "video_sampling" in family.video_defaults:
-        return  # SmolVLM's processor samples without being told to
-    is_known = bool(family.video_defaults if part == "videos" else family.image_defaults)
-    switch, now = _READ_WITH.get(name, ""), _known(family, part, made)[1]
-    if switch and not now.get(switch, not is_known):
-        needed = f"{part}.{switch}=true"
-        raise OptionError(f"{label} without {needed}: add --processor-set {needed}")
-
-
-def _family_of(stated: Stated) -> Family | None:
-    tokenizer_config = read_json(stated.folder / "tokenizer_config.json")
-    return find_family(stated.processor_class(tokenizer_config), stated.of("images"))
+        overrides[full] = value
+        own[name] = made.of(part)[name] = {**before, key: value} if key else value
+    always = _SAMPLING if "video_sampling" in family.video_defaults else ()  # SmolVLM samples
+    for part, name in ((part, name) for part, own in keywords.items() for name in own):
+        switch, (names, now) = _READ_WITH.get(name, ""), _known(family, part, made)
+        defaults = family.video_defaults if part == "videos" else family.image_defaults
+        is_read = name in always or keywords[part][name] is None
+        if switch in names and not is_read and not now.get(switch, not defaults):
+            label, needed = f"processor setting {_full(part, name)}", f"{_full(part, switch)}=true"
+            raise OptionError(
+                f"{label} has no effect without {needed}: add --processor-set {needed}"
+            )
+    return made, overrides, keywords
 
 
 def _full(part: str, path: str) -> str:
@@ -116,11 +109,8 @@ def _flat(given: Given, older_names: Collection[str]) -> Iterator[tuple[str, str
                 yield part, EDGES.get(name.removeprefix("size."), name), each
 
 
-Known = tuple[Collection[str], Mapping[str, Any]]
-"""Names of a part's settings, and their values now, where they have one."""
-
-
-def _known(family: Family, part: str, stated: Stated) -> Known:
+def _known(family: Family, part: str, stated: Stated) -> tuple[Collection[str], Mapping[str, Any]]:
+    """Return the names of a part's settings, and their values now, where they have one."""
     if part == OWN:
         own = {name: stated.of(OWN).get(name) for name in family.own_defaults}
         now = family.complete(own, family.own_defaults)
@@ -137,43 +127,13 @@ def _known(family: Family, part: str, stated: Stated) -> Known:
     return names, now
 
 
-def _changed(
-    part: str, path: str, value: Any, own: Mapping[str, Any], known: Mapping[str, Known]
-) -> tuple[str, Any]:
-    """Return the name and the whole value of a setting that changes.
-
-    Args:
-        part, path, value: as of `_flat`.
-        own: what changed in this part before.
-        known: of each part.
-
-    Raises:
-        OptionError: as `change_settings`.
-    """
-    names, now = known.get(part, ((), {}))
-    label, (name, _, key) = f"processor setting {_full(part, path)}", path.partition(".")
-    before: Any = own.get(name, now.get(name))
-    if name not in names:
-        every = [_full(each, other) for each in known for other in sorted(known[each][0])]
-        near = [other for other in every if other.rpartition(".")[2] == name]
-        near += get_close_matches(_full(part, path), every, 4)
-        listed = ", ".join(dict.fromkeys(near or every))
-        raise OptionError(f"{label} does not exist; it may be one of {listed}")
-    if key and (not isinstance(before, Mapping) or key not in before):
-        raise OptionError(f"{label}: {name} is {json.dumps(before)}, give it as a whole")
-    wanted = wanted_type(key or name, value, before[key] if key else now.get(name))
-    if wanted is not None:
-        raise OptionError(f"{label} is {value!r}: give {wanted}")
-    return name, {**before, key: value} if key else value
-
-
 def wanted_type(name: str, value: Any, now: Any) -> str | None:
     """Return what a setting takes if `value` is of another type; None, the class's own, is of any.
 
     Args:
         now: its value now, or its default.
     """
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    is_number = type(value) in (int, float)
     is_number = is_number and (value > 0 or (value == 0 and (now == 0 or name in _MAY_BE_0)))
     if name in _SIZES:
         wanted, fits = "an object of whole numbers", isinstance(value, Mapping)
@@ -192,29 +152,27 @@ def wanted_type(name: str, value: Any, now: Any) -> str | None:
 
 
 def _plain(value: Any) -> Any:
+    """Return 2.0 as 2, also in an object, without the keys that are null there."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items() if each is not None}
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def check_stated(stated: Stated) -> None:
-    """Check the types of a folder's own settings of a family.
+def check_stated(stated: Stated, family: Family) -> None:
+    """Check the types of the settings that a folder of a family states.
 
     Raises:
         SourceError: one is of another type; the message names file and setting.
     """
-    family = _family_of(stated)
-    if family is None:
-        return
     images = {**CLIP_DEFAULTS, **family.image_defaults}
     defaults = {"images": images, "videos": family.video_defaults, OWN: family.own_defaults}
     for part, own in defaults.items():
         for name, value in stated.of(part).items():
+            value = _plain(value)
             is_plain_size = name in _SIZES and type(value) is int and value > 0
             is_flag = isinstance(own.get(name), bool) and isinstance(value, bool)
             if name not in own or own[name] is None or is_plain_size or is_flag:
                 continue
-            if isinstance(value, Mapping):
-                value = {key: _plain(each) for key, each in value.items() if each is not None}
-            value = _plain(value)
             if (wanted := wanted_type(name, value, own[name])) is not None:
                 path = stated.folder / stated.place(part)[0]
                 raise SourceError(f"{path}: {name} is {value!r}: give {wanted}")

@@ -2,7 +2,7 @@
 
 Most are called by their chat template. Some cannot be (`GotOcr2Processor`): these are given the
 rendered text and the media, as one list or as a list of the sample's. So are documents, which no
-chat template is for.
+chat template is for. Our label tokens are found in the ids that it returns.
 """
 
 from __future__ import annotations
@@ -14,22 +14,25 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
+from packidx.arrays import Bools, Int64s
 from packidx.encode.blanks import BlankVideo
+from packidx.encode.imports import import_torch
 from packidx.encode.media import Opened, metadata_of, opened
 from packidx.errors import OptionError, PackidxError
+from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
 
+if TYPE_CHECKING:
+    import torch
+
 ARGUMENTS = {"image": "images", "video": "videos", "audio": "audio"}
 """A processor's names of media, by kind."""
-
-_TENSORS = ("pt", None)
-"""Some need tensors (`Ovis2Processor`), some cannot make one of all (`PerceptionLMProcessor`)."""
 
 
 class NotBuilt(PackidxError):
@@ -101,13 +104,16 @@ def sampled_frames(processor: Any, template: ChatTemplate, info: MediaInfo) -> n
 
 def _built(processor: Any, template: ChatTemplate, media: Opened) -> Mapping[str, Any]:
     first: Exception | None = None
-    for call in _ways(processor, template, media):
-        for tensors in _TENSORS:
+    # Some need tensors (`Ovis2Processor`), some cannot make one of all (`PerceptionLMProcessor`); a
+    # tokenizer alone needs no torch.
+    orders = ("pt", None) if hasattr(processor, "tokenizer") else (None,)
+    for call in _calls(processor, template, *media):
+        for tensors in orders:
             try:
-                built = call(tensors)
+                built = call(return_tensors=tensors)
                 if "input_ids" not in built:
                     raise ValueError(f"it gives {', '.join(built)}, and no input_ids")
-                return built
+                return {name: value for name, value in built.items() if name != "video_metadata"}
             except MemoryError:  # says nothing of the sample
                 raise
             except Exception as error:  # a foreign class: whatever it raises is its verdict
@@ -115,60 +121,41 @@ def _built(processor: Any, template: ChatTemplate, media: Opened) -> Mapping[str
     raise NotBuilt(" ".join(f"{type(first).__name__}: {first}".split())[:300]) from first
 
 
-Call = Callable[[str | None], Mapping[str, Any]]
-"""(``return_tensors``) → what the processor builds."""
+def _calls(
+    processor: Any, template: ChatTemplate, conversation: Conversation, options: Mapping[str, Any]
+) -> Iterator[Callable[..., Mapping[str, Any]]]:
+    """Yield the ways to call a processor with a conversation."""
+    tools = {} if conversation.tools is None else {"tools": conversation.tools}
 
+    def by_template(more: Mapping[str, Any], **given: Any) -> Any:
+        own = {"processor_kwargs": _copied({**options, **more})} if options else {}
+        messages = _with_media(template, conversation)
+        return processor.apply_chat_template(
+            messages, tokenize=True, return_dict=True, **given, **tools, **own
+        )
 
-def _ways(processor: Any, template: ChatTemplate, media: Opened) -> Iterator[Call]:
-    conversation, options = media
+    def direct(media: Mapping[str, Any], **given: Any) -> Any:
+        """Call it with the text that its own template makes; ours, where it has none, and of a
+        document."""
+        if conversation.is_document or getattr(processor, "chat_template", None) is None:
+            text = template.render(conversation).text
+        else:
+            messages = _with_media(template, conversation)
+            text = processor.apply_chat_template(messages, tokenize=False, **tools)
+        return processor(text=text, **given, **_copied({**media, **options}))
+
     if not conversation.is_document:
-        yield partial(_by_template, processor, template, conversation, options)
+        yield partial(by_template, {})
         if "video_metadata" in options:  # some write times of it, and do not ask for it
-            returned = {**options, "return_metadata": True}
-            yield partial(_by_template, processor, template, conversation, returned)
+            yield partial(by_template, {"return_metadata": True})
     flat: dict[str, list[Any]] = {}
     for medium in conversation.media:
         flat.setdefault(ARGUMENTS[medium.kind], []).append(medium.ref)
     nested = {name: [refs] for name, refs in flat.items()}
     # A flat list may be taken for one image of each of several samples (LLaVA-OneVision).
     forms = (nested, flat) if conversation.is_document else (flat, nested)
-    for given in forms if flat else ({},):
-        yield partial(_direct, processor, template, conversation, {**given, **options})
-
-
-def _by_template(
-    processor: Any,
-    template: ChatTemplate,
-    conversation: Conversation,
-    options: Mapping[str, Any],
-    tensors: str | None,
-) -> Mapping[str, Any]:
-    own: dict[str, Any] = {"processor_kwargs": _copied(options)} if options else {}
-    if conversation.tools is not None:
-        own["tools"] = conversation.tools
-    messages = _with_media(template, conversation)
-    built: Any = processor.apply_chat_template(
-        messages, tokenize=True, return_dict=True, return_tensors=tensors, **own
-    )
-    return {name: value for name, value in built.items() if name != "video_metadata"}
-
-
-def _direct(
-    processor: Any,
-    template: ChatTemplate,
-    conversation: Conversation,
-    options: Mapping[str, Any],
-    tensors: str | None,
-) -> Mapping[str, Any]:
-    """Call it with the text that its own template makes; ours, where it has none, and of a
-    document."""
-    if conversation.is_document or getattr(processor, "chat_template", None) is None:
-        text = template.render(conversation).text
-    else:
-        messages = _with_media(template, conversation)
-        text = processor.apply_chat_template(messages, tokenize=False, tools=conversation.tools)
-    built: Mapping[str, Any] = processor(text=text, return_tensors=tensors, **_copied(options))
-    return built
+    for media in forms if flat else ({},):
+        yield partial(direct, media)
 
 
 def _copied(value: Any) -> Any:
@@ -202,6 +189,108 @@ def _ended(sample: Mapping[str, Any], end_of_text: int | None) -> Mapping[str, A
             values = np.asarray(value).reshape(1, -1)
             ended[name] = np.append(values, [[last.get(name, 0)]], axis=1)
     return ended
+
+
+def whole_sample(
+    processor: Any, files: ProcessorFiles, conversation: Conversation, *, every_frame: bool = False
+) -> dict[str, Any]:
+    """Return `build_sample` with ``input_ids``, int64 ``[T]`` (numpy)."""
+    template, end = files.template_of(conversation), files.end_of_text
+    built = build_sample(
+        processor, template, conversation, end_of_text=end, every_frame=every_frame
+    )
+    return {**built, "input_ids": np.array(ids_of(built), np.int64)}
+
+
+def with_labels(
+    built: Mapping[str, Any],
+    files: ProcessorFiles,
+    own: tuple[Int64s, Bools],
+    conversation: Conversation,
+) -> dict[str, Any]:
+    """Add ``labels``, int64 ``[T]``, to a whole sample.
+
+    A run of label tokens, with tokens before it, must occur as often in the processor's ids as in
+    ours: then the nth occurrence in one is the nth in the other.
+
+    Args:
+        own: token ids and label mask ``[n]`` of the same sample as our rules make it, media as
+            runs of feature tokens or as placeholders.
+
+    Raises:
+        NotBuilt: our label tokens are not in the sample.
+    """
+    ids, (ours, trained) = built["input_ids"], own
+    if np.array_equal(ours, ids):
+        return {**built, "labels": np.where(trained, ids, IGNORED)}
+    written = () if files.vision is None else files.vision.placeholders.values()
+    features = [*files.feature_ids, *filter(None, map(files.tokenizer.token_to_id, written))]
+    media = np.append(-1, np.flatnonzero(np.isin(ours, features)))
+    found = np.zeros(len(ids), bool)
+    for first, end in np.flatnonzero(np.diff(trained, prepend=False, append=False)).reshape(-1, 2):
+        before = first - media[np.searchsorted(media, first) - 1] - 1
+        for context in dict.fromkeys(min(each, before) for each in _CONTEXTS):
+            wanted = ours[first - context : end]
+            mine, theirs = _find(ours, wanted), _find(ids, wanted)
+            if len(mine) == len(theirs):
+                start = theirs[mine.index(first - context)] + context
+                break
+        else:
+            start = len(ids) - (end - first)
+            if end < len(ours) or not np.array_equal(ids[start:], ours[first:]):
+                raise NotBuilt("its label tokens are not found in the sample that it builds")
+        found[start : start + end - first] = True
+        if conversation.is_document and first == before == 1 < start and ids[start - 1] == ours[0]:
+            found[start - 1] = True  # another token predicts the first
+    return {**built, "labels": np.where(found, ids, IGNORED)}
+
+
+_CONTEXTS = (32, 8, 4, 2, 0)
+"""Tokens before a run of label tokens that are looked for with it, as many as the processor
+leaves as they are."""
+IGNORED = -100
+"""Label of a token that is not trained on."""
+
+
+def _find(ids: Int64s, wanted: Int64s) -> list[int]:
+    """Return all positions at which `ids` hold `wanted`."""
+    starts = np.flatnonzero(ids[: max(0, len(ids) - len(wanted) + 1)] == wanted[0]).tolist()
+    return [at for at in starts if np.array_equal(ids[at : at + len(wanted)], wanted)]
+
+
+_OURS = frozenset(("input_ids", "labels", "position_ids", "attention_mask"))
+"""Masks that packidx makes itself, or a sample without padding does not need."""
+_OF_TILES = {"PerceptionLMProcessor": ("pixel_values", "pixel_values_videos")}
+"""What models look at as tiles, whichever medium they are of: as [tiles, 1, …], their numbers may
+differ from medium to medium, and from sample to sample."""
+
+
+def media_of_whole(built: Mapping[str, Any], name: str) -> dict[str, torch.Tensor]:
+    """Return what the model takes of a whole sample besides ids, labels and positions.
+
+    Args:
+        built: what the processor built.
+        name: the processor's class.
+
+    Raises:
+        NotBuilt: something of it is not one tensor.
+    """
+    library, tensors = import_torch(), {}
+    for key, value in built.items():
+        if key in _OURS or value is None:
+            continue
+        try:  # some are lists, of numbers or of a tensor for each medium
+            if key in _OF_TILES.get(name, ()):
+                value = library.cat(list(value))[:, None]
+            is_list = isinstance(value, list) and value and isinstance(value[0], library.Tensor)
+            tensor = library.stack(value) if is_list else library.as_tensor(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())[:120]
+            raise NotBuilt(f"it gives {key} as no one tensor: {reason}") from error
+        tensors[key] = tensor.reshape(-1) if key.endswith("token_type_ids") else tensor
+    # Most processors mask no token.
+    mask = library.as_tensor(built.get("attention_mask", [])).reshape(-1)
+    return tensors if bool(mask.all()) else {"attention_mask": mask, **tensors}
 
 
 def ids_of(sample: Mapping[str, Any]) -> list[int]:

@@ -9,6 +9,7 @@ task: the rows of a task depend on its records alone.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -16,16 +17,15 @@ from typing import Any
 import numpy as np
 
 from packidx.arrays import Bools, Int64s
-from packidx.encode.build import whole_sample, with_labels
-from packidx.encode.imports import has_torch, load_real
+from packidx.encode.imports import Keywords, has_torch, load_real
 from packidx.encode.media import as_requested, info_of
 from packidx.encode.prober import ProbedMedia
-from packidx.encode.whole import NotBuilt
+from packidx.encode.whole import NotBuilt, whole_sample, with_labels
 from packidx.errors import BadRecord, PackidxError
 from packidx.format.manifest import Compared
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
-from packidx.processor.kinds import words_of
+from packidx.processor.kinds import DOCUMENT, TEXT, words_of
 from packidx.records.conversation import Conversation, MediaInfo
 from packidx.software import installed
 
@@ -51,23 +51,40 @@ class Comparer:
         self.reason: str | None = files.doubt
         self._rules = ConversationCounter(files)
 
+    def _real(self, kind: str) -> Any:
+        """Return what training builds records of this kind with; None if it cannot be loaded."""
+        is_text = not words_of(kind).isdisjoint((TEXT, DOCUMENT))
+        return self._tokenizer if is_text and self.files.is_plain else self._processor
+
     @cached_property
-    def real(self) -> Any:
-        """The real processor; None if it cannot be loaded, or is not what training has."""
+    def _processor(self) -> Any:
+        files, vision = self.files, self.files.vision
+        if isinstance(vision, ProbedMedia) and files.doubt is None:
+            return vision.processor
+        return self._load(files.auto_class, files.keywords)
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        """The tokenizer with the processor's chat template."""
+        made = copy.copy(self._load("AutoTokenizer"))
+        if made is not None:
+            made.chat_template = self.files.template.plain_source
+        return made
+
+    def _load(self, name: str, settings: Keywords | None = None) -> Any:
+        """Return what a class of transformers loads; None if that is not what training has."""
         files = self.files
         if files.doubt is not None:
             return None
-        if isinstance(files.vision, ProbedMedia):
-            return files.vision.processor
         try:
-            return load_real(files.folder, files.auto_class, files.trusts_code, files.keywords)
+            return load_real(files.folder, name, files.trusts_code, settings)
         except PackidxError as error:
             self.reason = str(error) if has_torch() else "torch is not installed"
             return None
 
     def close(self) -> Compared:
         """Return what was compared, in the process that decides for all."""
-        if self.real is None:
+        if self.reason is not None:
             return Compared(by=None, reason=self.reason)
         built = {kind: why for kind, why in sorted(self.kinds.items()) if why is not None}
         computed = tuple(sorted(self.kinds.keys() - built.keys()))
@@ -92,7 +109,7 @@ class Comparer:
         if kind in self.compared.computed or self.files.doubt is not None:
             return False
         is_equal = kind in self.kinds and self.kinds[kind] is None
-        return not is_equal and self.real is not None
+        return not is_equal and self._real(kind) is not None
 
     def is_sure(self, conversation: Conversation, infos: Sequence[MediaInfo | None]) -> bool:
         """Return True if text never merges with what the processor writes for the media."""
@@ -139,7 +156,7 @@ class Comparer:
         except Exception:  # of `tokenizers`, plain ones: the row is rejected when it is counted
             return None
         try:
-            built = whole_sample(self.real, files, conversation, every_frame=True)
+            built = whole_sample(self._real(kind), files, conversation, every_frame=True)
             if is_sure and is_new:
                 why = self.kinds[kind] = self._difference(kind, own, built, conversation)
                 if why is None:

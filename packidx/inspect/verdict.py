@@ -182,16 +182,13 @@ def _fill(index: Index) -> Iterator[Finding]:
 
 def without_media(index: Index) -> str | None:
     """Return how many packs leave the vision tower idle, of a plan where others do not."""
-    number, has_media = 0, False
-    for window in range(len(index.snapshot.windows)):  # all packs may be more than memory holds
-        packs = index.window("packs", window, ["num_images", "video_tokens"])
-        media = pc.add(packs["num_images"], pc.coalesce(packs["video_tokens"], 0))
-        number += int(pc.sum(pc.equal(media, 0)).as_py() or 0)
-        has_media |= bool(pc.any(pc.greater(media, 0)).as_py())
-    if not number or not has_media:
+    packs = index.packs(["num_images", "video_tokens"])
+    media = pc.add(packs["num_images"], pc.coalesce(packs["video_tokens"], 0))
+    number = int(pc.sum(pc.equal(media, 0)).as_py() or 0)
+    if not number or not pc.any(pc.greater(media, 0)).as_py():
         return None
     have = "has" if number == 1 else "have"
-    said = f"{number:,} of {number_of(index.num_packs, 'pack')} {have} no image and no video"
+    said = f"{number:,} of {number_of(packs.num_rows, 'pack')} {have} no image and no video"
     how = "" if index.snapshot.options.reserve else ", planned with `--reserve`"
     cure = f"unless packs are read with `dummy_image=True`{how}"
     return f"{said}: DDP and FSDP wait for ranks that skip the vision tower, {cure}"

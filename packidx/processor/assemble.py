@@ -51,6 +51,8 @@ class ProcessorFiles:
     """Folder of the files; None for a processor object."""
     family: str | None = None
     """Name of its `Family`; None if no family counts it."""
+    is_plain: bool = False
+    """True if `AutoTokenizer` alone makes the tokens of texts that the processor makes."""
     unknown: str | None = None
     """Why its media cannot be counted; None if they can."""
     lacks_package: bool = False

@@ -79,7 +79,7 @@ def test_positions_equal_the_model(model_type: str, processors: Path, tmp_path: 
 @pytest.mark.parametrize("model_type", PLAIN)
 def test_models_of_plain_positions_have_none(model_type: str, processors: Path) -> None:
     processor, folder = processor_of(model_type, processors)
-    assert model_positions(processor, None, built(processor, folder, RECORDS["one image"])) is None
+    assert model_positions(processor, "-", built(processor, folder, RECORDS["one image"])) is None
 
 
 def test_four_rows_are_refused(processors: Path, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_rows_that_nothing_makes_are_refused(
     processor, sample = glm
     monkeypatch.setattr(modeling_glm46v.Glm46VModel, "config_class", Qwen2Config)
     positions._rope_classes.cache_clear()
-    for given in (None, str(tmp_path)):
+    for given in (str(tmp_path / "none"), str(tmp_path)):
         with pytest.raises(OptionError, match="glm46v makes positions of several rows, and none"):
             model_positions(processor, given, sample)
 
@@ -114,10 +114,9 @@ def test_what_does_not_fit_the_model_is_refused(
     glm: tuple[Any, dict[str, Any]], tmp_path: Path
 ) -> None:
     processor, sample = glm
-    with pytest.raises(OptionError, match="which model SimpleNamespace belongs to is not known"):
-        model_positions(SimpleNamespace(), None, sample)
-    with pytest.raises(OptionError, match="have several rows, which hang on .* config.json"):
-        model_positions(processor, None, sample)
+    for unknown in (SimpleNamespace(), processor):
+        with pytest.raises(OptionError, match="several rows, which hang on .* config.json"):
+            model_positions(unknown, str(tmp_path / "none"), sample)
     larger = {**sample, "image_grid_thw": sample["image_grid_thw"] + 2}
     with pytest.raises(MismatchError, match="Glm46VModel makes no positions of this sample"):
         model_positions(processor, str(tmp_path), larger)

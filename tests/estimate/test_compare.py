@@ -197,6 +197,18 @@ def test_without_torch(workers: int, qwen: Path, tmp_path: Path) -> None:
             assert [row["length"] for row in rows] == real
 
 
+@pytest.mark.parametrize("without", ["torch", "torchvision"])
+def test_texts_alone_are_compared_by_the_tokenizer(
+    without: str, qwen: Path, tmp_path: Path
+) -> None:
+    source, out = data(tmp_path, records(images=False)), tmp_path / "lengths"
+    script = ALONE.replace("torch", without)
+    command = [sys.executable, "-c", script, str(source), str(out), str(qwen), "1"]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONWARNINGS": "ignore"})
+    compared = json.loads((out / "manifest.json").read_bytes())["encoder"]["compared"]
+    assert compared == {"with": TRANSFORMERS, "computed": KINDS[1:]}
+
+
 def test_what_is_too_large_to_be_built(processors: Path, tmp_path: Path) -> None:
     """`min_pixels` of a foreign folder may ask for any size; nothing of it is built."""
     folder = tmp_path / "p"
