@@ -10,8 +10,7 @@ from PIL import Image
 
 from packidx.encode.imports import import_torch
 from packidx.records.conversation import Media, MediaInfo
-from packidx.records.media.audio import Audio, Samples
-from packidx.records.media.video import Video
+from packidx.records.media.clips import Audio, Samples, Video
 
 
 def blank_medium(kind: str, info: MediaInfo, *, noise: bool = False) -> Media:

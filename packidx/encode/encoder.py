@@ -27,7 +27,7 @@ from packidx.processor.families.base import FamilyMedia
 from packidx.processor.kinds import record_kind
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.records.conversation import Conversation, Media, MediaInfo
-from packidx.records.dialects.parse import parse
+from packidx.records.read import parse
 
 if TYPE_CHECKING:
     import torch

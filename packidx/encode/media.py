@@ -21,11 +21,10 @@ from packidx.errors import BadRecord
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.requests import requested
 from packidx.records.conversation import Conversation, Media, MediaInfo, map_media
-from packidx.records.media.audio import Audio
+from packidx.records.media.clips import Audio, Video
 from packidx.records.media.images import open_image
 from packidx.records.media.opener import media_info
 from packidx.records.media.paths import ANYWHERE
-from packidx.records.media.video import Video
 
 _NO_RATE = 16000
 """What transformers takes where a processor states no sampling rate."""

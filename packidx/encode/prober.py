@@ -29,7 +29,7 @@ from packidx.processor.families import MediaCounts, MediaModel
 from packidx.processor.families.base import unusable_size
 from packidx.processor.kinds import DOCUMENT, INTERLEAVED, TEXT
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
-from packidx.records.media.audio import resampled_length
+from packidx.records.media.clips import resampled_length
 from packidx.software import installed
 
 MEDIA_PARTS = ("image_processor", "video_processor", "feature_extractor", "audio_processor")

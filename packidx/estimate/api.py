@@ -45,7 +45,7 @@ from packidx.io.own_files import remove_stale
 from packidx.records.containers.base import file_version
 from packidx.records.containers.tar import TORN
 from packidx.records.media.opener import forget_media
-from packidx.records.media.paths import check_folder, check_remote
+from packidx.records.media.paths import check_places
 from packidx.records.shards import InputFile, check_unchanged, scan_shards
 from packidx.records.sources.find_shards import find_shards
 from packidx.records.sources.mixes import DataSet
@@ -174,7 +174,7 @@ def estimate_lengths(
     limit = read_limit(max_rejected)
     num_processes = num_workers(workers)
     output = urls.local_path(os.fspath(output))
-    root, remote = check_folder(media_root), check_remote(remote_media)
+    root, remote = check_places(media_root, remote_media)
     earlier, reason = existing_manifest(output)
     if fresh:
         earlier = reason = None

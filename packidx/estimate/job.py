@@ -29,9 +29,9 @@ from packidx.format.manifest import (
 )
 from packidx.io import urls
 from packidx.records.containers.registry import container
-from packidx.records.leftovers import merge_columns
 from packidx.records.media.paths import MediaRoot
 from packidx.records.media.references import LIST_KEYS
+from packidx.records.read import merge_columns
 from packidx.records.shards import InputFile, short_names
 from packidx.software import software
 

@@ -22,8 +22,7 @@ from packidx.estimate.job import EstimateJob
 from packidx.format.manifest import RecordRange
 from packidx.processor.text.gigatoken import LITTLE, NUM_TEXTS, choose_engine
 from packidx.records.containers.registry import container
-from packidx.records.leftovers import NOT_USED
-from packidx.records.read import ReadRecord, RecordReader
+from packidx.records.read import NOT_USED, ReadRecord, RecordReader
 from packidx.user_code import Transform
 
 _NUM_RANGES = 16

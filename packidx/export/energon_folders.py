@@ -17,7 +17,7 @@ from typing import Any
 from packidx.errors import OptionError, SourceError
 from packidx.io import storage, urls
 from packidx.io.option_files import load_document
-from packidx.records.sources.energon import FOLDER
+from packidx.records.sources.folders import ENERGON as FOLDER
 
 _INFOS = (".info.json", ".info.yaml")  # of Energon 7, and of earlier ones
 _DATABASE = "index.sqlite"

@@ -107,11 +107,11 @@ def _read(
         PackidxError: it cannot be read, parsed or written.
     """
     try:
-        fetched = fetcher.record(sample)
-        collector = _Collector(fetched.root, fetcher.index.resolve)
-        if fetched.record.conversation is None:
-            raise fetched.record.error or BadRecord("bad_record", "no conversation")
-        conversation = collector.open(fetched.record.conversation)
+        record, root = fetcher.record(sample)
+        collector = _Collector(root, fetcher.index.resolve)
+        if record.conversation is None:
+            raise record.error or BadRecord("bad_record", "no conversation")
+        conversation = collector.open(record.conversation)
         conversation = with_labels(conversation, labels_of(fetcher.index))
         if counter is not None:
             _check_media(sample, conversation, collector, counter)

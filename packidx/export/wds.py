@@ -33,7 +33,7 @@ from packidx.io.own_files import Kind
 from packidx.io.sizes import parse_size
 from packidx.processor.counter import ConversationCounter
 from packidx.records.fetch import Fetcher
-from packidx.records.sources.energon import FOLDER
+from packidx.records.sources.folders import ENERGON as FOLDER
 from packidx.run import open_workers
 from packidx.run.workers import Progress
 from packidx.software import software

@@ -34,12 +34,12 @@ from packidx.io.own_files import Kind
 from packidx.precompute.sources import Options, find_sources
 from packidx.records.conversation import Media
 from packidx.records.layout import KNOWN
-from packidx.records.leftovers import CARRIED
 from packidx.records.media.held import media_in
 from packidx.records.media.images import label_of, open_image, read_image
 from packidx.records.media.opener import MediaOpener
 from packidx.records.media.paths import MediaRoot
 from packidx.records.media.references import refs_of
+from packidx.records.read import CARRIED
 from packidx.records.shards import scan_shards
 from packidx.run import open_workers
 from packidx.run.workers import Progress, num_workers, silent

@@ -11,7 +11,7 @@ from packidx.errors import OptionError, SourceError
 from packidx.format.manifest import Layout
 from packidx.io import urls
 from packidx.io.own_files import Kind, check_free
-from packidx.records.media.paths import check_folder, check_remote
+from packidx.records.media.paths import check_places
 from packidx.records.shards import InputFile, short_names
 from packidx.records.sources.find_shards import find_shards
 
@@ -58,7 +58,7 @@ def find_sources(
         SourceError: a source cannot be used, or two of its shards would be one file.
         OptionError: an option cannot be used; `output` holds files, or is a URL.
     """
-    media = check_folder(options.get("media_root")), check_remote(options.get("remote_media", ()))
+    media = check_places(options.get("media_root"), options.get("remote_media", ()))
     given = [sources] if isinstance(sources, str) else [os.fspath(source) for source in sources]
     layout = Layout(
         options.get("columns") or {},

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from packidx.errors import BadRecord, ChangedSource, PackidxError, SourceError
 from packidx.format.manifest import DEFAULT, Layout
 from packidx.format.schema import Sample
 from packidx.io import cache, urls
+from packidx.records.containers.base import Locator
+from packidx.records.containers.registry import container
+from packidx.records.media.opener import MediaOpener
+from packidx.records.media.paths import MediaRoot, is_inside
+from packidx.records.read import ReadRecord, RecordReader, opened_record
 
 if TYPE_CHECKING:
     from packidx.format.index import IndexManifest
     from packidx.format.lengths import LengthsManifest
-    from packidx.records.media.paths import MediaRoot
-    from packidx.records.read import ReadRecord
     from packidx.user_code import Transform
-
-
-class Located(NamedTuple):
-    """A record, and where its media may lie."""
-
-    record: ReadRecord
-    root: MediaRoot
 
 
 class Snapshot(Protocol):
@@ -59,13 +55,7 @@ class Fetcher:
     ) -> None:
         self.index = index
         self._transform, self._is_strict = transform, is_strict
-        sources = index.snapshot.sources
-        self._layouts = {source.name: source.layout or DEFAULT for source in sources}
-        self._media_roots = {
-            source.name: source.media_root or self._layouts[source.name].media_root
-            for source in sources
-        }
-        self._remote_media = {source.name: source.remote_media for source in sources}
+        self._sources = {source.name: source for source in index.snapshot.sources}
         self._checked: set[int] = set()  # shards of the planned size
 
     def read(self, sample: Sample, epoch: int = 0) -> dict[str, Any]:
@@ -80,26 +70,21 @@ class Fetcher:
             ChangedSource: the shard's size is not the one that was counted.
             BadRecord, SourceError: record, media or shard cannot be read.
         """
-        from packidx.records.media.opener import MediaOpener
-        from packidx.records.read import opened_record
-
-        located = self.record(sample, epoch)
-        if self._is_strict and located.record.error is not None:
-            raise located.record.error
-        return opened_record(located.record, MediaOpener(located.root, self.index.resolve))
+        record, root = self.record(sample, epoch)
+        if self._is_strict and record.error is not None:
+            raise record.error
+        return opened_record(record, MediaOpener(root, self.index.resolve))
 
     def waits(self, sample: Sample) -> bool:
         """Return whether a sample's record or media are ranges or objects of a store."""
         shards, shard = self.index.snapshot.shards, sample.shard
         if shard is None or shard >= len(shards) or sample.offset is None:
             return False  # what is read through a copy is not for several threads
-        root = self._media_roots.get(sample.source or "")
-        remote = self._remote_media.get(sample.source or "", ())
-        places = (shards[shard].uri, root, *remote)
+        places = (shards[shard].uri, *self._places(sample.source))
         return any(urls.is_url(self.index.resolve(place)) for place in places if place)
 
-    def record(self, sample: Sample, epoch: int = 0) -> Located:
-        """Return the record of `sample` as it was read.
+    def record(self, sample: Sample, epoch: int = 0) -> tuple[ReadRecord, MediaRoot]:
+        """Return the record of `sample` as it was read, and where its media may lie.
 
         Raises:
             PackidxError: the snapshot was planned from bare lengths and locates nothing.
@@ -107,10 +92,6 @@ class Fetcher:
                 another one's.
             BadRecord, SourceError: record or shard cannot be read.
         """
-        from packidx.records.containers.base import Locator
-        from packidx.records.containers.registry import container
-        from packidx.records.read import RecordReader
-
         shards, shard = self.index.snapshot.shards, sample.shard
         located = sample.offset is not None and sample.nbytes is not None
         if shard is None or shard >= len(shards) or (sample.row is None and not located):
@@ -141,9 +122,9 @@ class Fetcher:
             error = BadRecord(record.error.reason, f"{record.error.detail} ({path}, {place})")
             record = record._replace(error=error)
         check_key(path, sample, record.key)
-        return Located(record, self._root(sample.source or "", shards[shard].uri, path))
+        return record, self._root(sample.source, shards[shard].uri, path)
 
-    def _root(self, source: str, uri: str, path: str) -> MediaRoot:
+    def _root(self, source: str | None, uri: str, path: str) -> MediaRoot:
         """Return where a record's media may lie: what was allowed when it was counted, where it is
         now.
 
@@ -151,9 +132,7 @@ class Fetcher:
             uri: its shard when it was counted.
             path: that shard now.
         """
-        from packidx.records.media.paths import MediaRoot, is_inside
-
-        stated, elsewhere = self._media_roots.get(source), self._remote_media.get(source, ())
+        stated, *elsewhere = self._places(source)
         allowed = [urls.absolute(place) for place in (stated or os.path.dirname(uri), *elsewhere)]
         moved = [
             new
@@ -165,9 +144,17 @@ class Fetcher:
         places = (*map(self.index.resolve, elsewhere), *moved)
         return MediaRoot(folder, stated is not None, places)
 
+    def _places(self, source: str | None) -> tuple[str | None, *tuple[str, ...]]:
+        """Return the media root of a source, if it was stated, and its places of remote media."""
+        found = self._sources.get(source or "")
+        if found is None:
+            return (None,)
+        return found.media_root or self.layout(source).media_root, *found.remote_media
+
     def layout(self, source: str | None) -> Layout:
         """Return how a source names things."""
-        return self._layouts.get(source or "") or DEFAULT
+        found = self._sources.get(source or "")
+        return (found and found.layout) or DEFAULT
 
     def shard(self, number: int) -> str:
         """Path or URL of a shard; its size is compared with the plan's once per process.

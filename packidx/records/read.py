@@ -1,29 +1,99 @@
 """Records of a shard as conversations: the one way in, for counting and for training.
 
 A container gives a record, a transform may change it, the first dialect that matches reads it, and
-leftovers are refused. Nothing behind this module sees a dialect.
+leftovers are refused. Token ids win over anything else that a record holds, then messages, then
+texts of a known form, then questions with answers, then captions, then a text alone. Nothing behind
+this module sees a dialect.
+
+A column that the dialect does not consume is a leftover if it holds a medium (bytes, a file's name,
+base64), objects, or prose. So is every key of a message or a content part that nothing reads. Other
+values, such as numbers, ids and single words, are carried along, and so is a text that stands word
+for word in a column that is read. Names of columns mean nothing, but for the id of a medium in a
+record that has none: its image lies somewhere else.
+
+Example: of `{"question": "Why?", "answer": "So.", "cot": "It is so.", "split": "train"}` the column
+`cot` is a leftover, and `split` is carried.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from packidx.errors import BadRecord
 from packidx.format.manifest import DEFAULT, Layout, RecordRange
+from packidx.format.terms import PAIR_SIDES
+from packidx.io.ranges import Extent
 from packidx.records.containers.base import Locator, Record
 from packidx.records.containers.registry import DEFAULT as JSONL
 from packidx.records.containers.registry import container
 from packidx.records.conversation import Conversation, record_of
-from packidx.records.dialects.parse import raw_record, read
-from packidx.records.dialects.raw_record import RawRecord
-from packidx.records.layout import key_of
-from packidx.records.leftovers import LeftoverCheck
+from packidx.records.dialects.documents import read_mmc4, read_obelics, read_text, read_tokens
+from packidx.records.dialects.messages import read_messages
+from packidx.records.dialects.preference import BESIDE, refuse_preferences, take_side
+from packidx.records.dialects.qa import FORMS, QUESTIONS, read_answer, read_caption
+from packidx.records.dialects.raw_record import Dialect, RawRecord
+from packidx.records.dialects.texts import OF_LOONGFORGE, read_finevision, read_loongforge
+from packidx.records.layout import (
+    CAPTIONS,
+    IDS,
+    SYSTEM,
+    UNUSED,
+    hidden_columns,
+    key_of,
+    own_columns,
+    standard_columns,
+)
+from packidx.records.media.held import NUMBERS, content_in
 from packidx.records.media.opener import MediaOpener
-from packidx.records.media.references import LIST_KEYS
+from packidx.records.media.references import (
+    LIST_KEYS,
+    OBJECT,
+    TURN_KEYS,
+    is_empty,
+    named,
+    state_facts,
+)
 
 Change = Callable[[dict[str, Any], int], dict[str, Any]]
 """(a record as it stands in its file, its row) → the record that is taken for it."""
+
+
+_SYSTEM = frozenset(("tools", *SYSTEM))
+DIALECTS = (
+    Dialect(frozenset(("input_ids", "labels")), read_tokens),
+    Dialect(frozenset(), refuse_preferences),
+    *(Dialect(_SYSTEM | {key}, partial(read_messages, key)) for key in TURN_KEYS),
+    Dialect(_SYSTEM | {"texts"}, read_finevision),
+    Dialect(frozenset(("texts", "images")), read_obelics),
+    Dialect(_SYSTEM | OF_LOONGFORGE, read_loongforge),
+    Dialect(frozenset(("text_list", "image_info")), read_mmc4),
+    *(
+        Dialect(_SYSTEM | {name for name in form if name} | {"history"}, partial(read_answer, form))
+        for form in FORMS
+    ),
+    *(Dialect(_SYSTEM | {name}, partial(read_caption, name)) for name in CAPTIONS),
+    *(Dialect(frozenset((name,)), partial(read_text, name)) for name in ("text", "txt")),
+)
+"""Dialects in the order in which they are tried."""
+
+USED, CARRIED, IGNORED, NOT_USED = "used", "carried", "ignored", "not used"
+"""Uses of a column."""
+
+_ORDER = (CARRIED, IGNORED, NOT_USED, USED)
+_SHARED = frozenset((*IDS, "_text_tokens"))
+_WITH_MEDIA = _SHARED | {"mm_inputs_meta", *(key for keys in LIST_KEYS.values() for key in keys)}
+_OF_PAIRS = frozenset((*PAIR_SIDES, *BESIDE, *TURN_KEYS, "prompt"))
+_MASKS = frozenset(("loss_mask", "loss_weights", "assistant_masks", "completion_mask"))
+
+
+def merge_columns(columns: dict[str, str], others: Mapping[str, str]) -> None:
+    """Add the columns of other records; of two uses of a column the later in `_ORDER` counts."""
+    for name, use in others.items():
+        columns[name] = max(columns.get(name, use), use, key=_ORDER.index)
 
 
 class ReadRecord(NamedTuple):
@@ -64,7 +134,8 @@ class RecordReader:
         has_media: bool = False,
     ) -> None:
         self.layout, self._change, self._has_media = layout, change, has_media
-        self._leftovers = None if columns is None else LeftoverCheck(layout, columns)
+        self._columns, self._ignored = columns, frozenset(layout.ignore)
+        self._hidden = hidden_columns(layout)
 
     def read(self, record: Record) -> ReadRecord:
         """Return a record and its conversation, or what is wrong with it."""
@@ -78,18 +149,132 @@ class RecordReader:
             if self._change is not None:
                 data = self._change(data, at.row)
             files = record.key, record.members
-            raw = raw_record(data, self.layout, *files, has_media=self._has_media)
+            raw = _raw_record(data, self.layout, *files, has_media=self._has_media)
             try:
-                conversation = read(raw)
+                conversation = _conversation(raw)
             finally:  # leftovers of a record that is wrong are leftovers, too
-                if self._leftovers is not None:
-                    self._leftovers.check(data, raw)
+                if self._columns is not None:
+                    self._refuse_leftovers(data, raw, self._columns)
         except BadRecord as error:
             return ReadRecord(at, key, data, error=error.with_traceback(None), raw=raw)
         except RecursionError as error:
             text = f"the record is too large: {type(error).__name__}"
             return ReadRecord(at, key, data, error=BadRecord("bad_record", text))
         return ReadRecord(at, key, data, conversation, raw=raw)
+
+    def _refuse_leftovers(
+        self, record: Mapping[str, Any], raw: RawRecord, columns: dict[str, str]
+    ) -> None:
+        """Raise a BadRecord (`UNUSED`) if a record has a leftover; of one of no dialect, only keys
+        are checked."""
+        left: dict[str, str] = {}
+        has_media = any(raw.listed.values()) or raw.has_medium  # first: it adds to `consumed`
+        if raw.dialect is not None and raw.dialect.columns:
+            consumed = raw.dialect.columns | raw.consumed
+            consumed |= _SHARED if "input_ids" in consumed else _WITH_MEDIA
+            if self.layout.pair or not self.layout.stated_columns.isdisjoint(PAIR_SIDES):
+                consumed |= _OF_PAIRS
+            if self.layout.columns:
+                consumed = consumed - self._hidden | own_columns(self.layout, consumed)
+            for name, value in record.items():
+                is_ignored = name in self._ignored
+                if is_ignored or name in consumed:
+                    columns.setdefault(name, IGNORED if is_ignored else USED)
+                    continue
+                columns.setdefault(name, CARRIED)
+                if value is not None and type(value) not in NUMBERS:
+                    what = content_in(value) or _mask_in(name, value, record.get("input_ids"))
+                    if what is not None and not _is_said(value, record, consumed):
+                        left[name] = what
+            for kind in LIST_KEYS:
+                name = f"{kind}_id"
+                if not (is_empty(record.get(name)) or name in self._ignored or has_media):
+                    left[name] = f"the id of a medium ({kind}) that the record does not hold"
+        keys = (key for key in raw.unknown_keys if key not in self._ignored)
+        left = dict.fromkeys(keys, "a key of a message") | left
+        if left:
+            merge_columns(columns, dict.fromkeys(left, NOT_USED))
+            said = ", ".join(f"{name!r} ({what})" for name, what in left.items())
+            text = f"nothing reads {said}: --ignore {','.join(left)} leaves it out"
+            raise BadRecord(UNUSED, f"{text}; docs/data.md says how to read it")
+
+
+def _mask_in(name: str, value: Any, ids: Any) -> str | None:
+    """Return "a mask" for a list that says which token ids are trained on."""
+    if not isinstance(ids, list) or not isinstance(value, list) or name.endswith("type_ids"):
+        return None
+    is_binary = 0 in value and 1 in value and all(item in (0, 1) for item in value)
+    is_mask = len(value) == len(ids) and (-100 in value or is_binary)
+    return "a mask" if is_mask or name in _MASKS else None
+
+
+def _is_said(value: Any, record: Mapping[str, Any], consumed: Collection[str]) -> bool:
+    """Return True for texts that stand word for word in columns that are read."""
+    texts = value if isinstance(value, list | tuple) else [value]
+    said = [record[own] for own in consumed if type(record.get(own)) is str]
+    return all(type(text) is str and text in said for text in texts)
+
+
+def _raw_record(
+    record: Any,
+    layout: Layout = DEFAULT,
+    key: str | None = None,
+    members: Mapping[str, bytes | Extent] | None = None,
+    *,
+    has_media: bool = False,
+) -> RawRecord:
+    """Return a decoded record with its columns by their standard names; of a preference pair, the
+    side that the layout takes. Arguments are those of `RawRecord`.
+
+    Raises:
+        BadRecord: ``bad_record``, ``bad_json``, ``no_messages``, ``no_pair`` or ``bad_pair``.
+    """
+    if not isinstance(record, OBJECT):
+        raise BadRecord("bad_record", f"the record is {named(record)}, not an object")
+    columns = standard_columns(layout, record)
+    if layout.pair is not None:
+        columns, layout = take_side(columns, layout), replace(layout, tags={})
+    return RawRecord(columns, layout, key, members, has_media=has_media)
+
+
+def _conversation(raw: RawRecord) -> Conversation:
+    """Return the conversation of a record, and note its dialect in it.
+
+    Raises:
+        BadRecord: ``no_messages``, it is of no dialect; or as `Dialect.read`.
+    """
+    for dialect in DIALECTS:
+        raw.dialect = dialect
+        if (conversation := dialect.read(raw)) is not None:
+            if (stated := raw.stated_kinds) is not None and conversation.turns:
+                actual = {medium.kind for medium in conversation.media}
+                if actual != stated or conversation.has_literal:
+                    has = " and ".join(f"{kind}s" for kind in sorted(actual)) or "no media"
+                    says = f"media_type says {'+'.join(sorted(stated)) or 'text'}"
+                    raise BadRecord("bad_media", f"the record's {says}, but it has {has}")
+            if (meta := raw.columns.get("mm_inputs_meta")) is not None and conversation.turns:
+                state_facts(meta, conversation.media)
+            return conversation
+    raw.dialect = None
+    asks = any(raw.columns.get(name) for name in QUESTIONS)
+    cure = "name the column that holds the turns" + ", or the answer (--column response=…)" * asks
+    keys = ", ".join(name for name in map(str, raw.columns) if not name.startswith("__"))
+    text = f"the record has none of {', '.join(TURN_KEYS)}, only {keys:.200}: {cure}"
+    raise BadRecord("no_messages", text)
+
+
+def parse(record: Any, layout: Layout = DEFAULT, *, has_media: bool = False) -> Conversation:
+    """Return a raw record as a conversation.
+
+    Args:
+        record: a decoded JSON object; image references may also be bytes or opened PIL images.
+        layout: how its source names things.
+        has_media: as of `RawRecord`.
+
+    Raises:
+        BadRecord: it has no dialect, or something in it is wrong.
+    """
+    return _conversation(_raw_record(record, layout, has_media=has_media))
 
 
 def read_records(

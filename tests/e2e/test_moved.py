@@ -111,7 +111,7 @@ def test_without_a_media_root_a_shard_has_its_own_folder(root: Path) -> None:
     (root / "linked.png").unlink(), (root / "linked.png").symlink_to(moved / "a.png")
     index = open_index(root.parent / "i", {outside: str(moved)})
     for sample in index.pack(0).samples:
-        place = Fetcher(index).record(sample).root
+        place = Fetcher(index).record(sample)[1]
         for ref in (str(secret), str(moved / "a.png"), "linked.png"):
             assert opened(ref, place, index.resolve) == SECRET
         with pytest.raises(BadRecord, match="media_outside_root"):

@@ -24,7 +24,7 @@ from packidx.encode.loading import load_processor
 from packidx.errors import BadRecord, OptionError, SourceError
 from packidx.processor import ConversationCounter
 from packidx.records.conversation import to_messages
-from packidx.records.dialects.parse import parse
+from packidx.records.read import parse
 
 NAMES = ["qwen2-vl", "qwen2.5-vl", "qwen3-vl"]
 

@@ -28,7 +28,7 @@ from processors import tokenizer_alone, trl_template
 from packidx import estimate_lengths
 from packidx.encode import ProcessorEncoder
 from packidx.encode.loading import load_processor
-from packidx.records.dialects.parse import parse
+from packidx.records.read import parse
 
 NUM_RECORDS = 25
 WORDS = [

@@ -31,7 +31,7 @@ from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.kinds import record_kind
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
-from packidx.records.dialects.parse import parse
+from packidx.records.read import parse
 
 TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>"

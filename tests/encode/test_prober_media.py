@@ -24,8 +24,8 @@ from packidx.encode.media import info_of
 from packidx.encode.prober import ProbedMedia
 from packidx.encode.whole import build_sample, ids_of, sampled_frames
 from packidx.processor.assemble import ProcessorFiles
-from packidx.records.dialects.parse import parse
 from packidx.records.media.paths import MediaRoot
+from packidx.records.read import parse
 from packidx.torch import PackedDataset
 
 CLASSES = {

@@ -20,8 +20,8 @@ from transformers.video_utils import VideoMetadata
 
 from packidx.encode import ProcessorEncoder
 from packidx.errors import BadRecord
+from packidx.records.media.clips import Video
 from packidx.records.media.paths import MediaRoot
-from packidx.records.media.video import Video
 
 PATCH = {"qwen2.5-vl": 14, "qwen3-vl": 16}
 IMAGES: list[dict[str, Any]] = [

@@ -20,7 +20,7 @@ from packidx.encode.loading import load_processor
 from packidx.encode.whole import build_sample
 from packidx.errors import OptionError, SourceError
 from packidx.processor.families import FAMILIES
-from packidx.records.dialects.parse import parse
+from packidx.records.read import parse
 
 QWEN, INTERNVL, IDEFICS3 = "Qwen2_5_VLProcessor", "InternVLProcessor", "Idefics3Processor"
 QWEN3, AYA = "Qwen3VLProcessor", "AyaVisionProcessor"  # the last is of no family

@@ -28,8 +28,7 @@ from packidx.export.energon import export_energon, record_in_words
 from packidx.export.energon_folders import as_energon_names
 from packidx.io.ranges import Extent
 from packidx.records.containers.base import Locator, Record
-from packidx.records.dialects.parse import parse
-from packidx.records.read import RecordReader
+from packidx.records.read import RecordReader, parse
 from packidx.torch import PackedDataset
 
 Line = dict[str, Any]

@@ -34,7 +34,7 @@ from packidx.export.packed_record import extension, is_pairs, messages_of, pairs
 from packidx.export.wds import export_wds
 from packidx.index import Index
 from packidx.io import storage
-from packidx.records.dialects.parse import parse
+from packidx.records.read import parse
 
 ASK, SAY = {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}
 CALL = {"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}

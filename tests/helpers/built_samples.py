@@ -14,7 +14,7 @@ from PIL import Image
 
 from packidx.encode.loading import load_processor
 from packidx.encode.whole import build_sample
-from packidx.records.dialects.parse import parse
+from packidx.records.read import parse
 
 PER_TOKEN = ("input_ids", "mm_token_type_ids", "token_type_ids")
 OTHERS = {"cosmos3_omni": "Qwen3VLProcessor", "glm_ocr": "Glm46VProcessor"}

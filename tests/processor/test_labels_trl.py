@@ -28,7 +28,7 @@ from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.processor.labels import LabelPolicy
 from packidx.processor.text.encoder import TextEncoder
 from packidx.processor.text.sequence import Expanded, locate_runs, trained_tokens
-from packidx.records.dialects.parse import parse
+from packidx.records.read import parse
 
 NUM_DIALOGUES = 250
 WORDS = [

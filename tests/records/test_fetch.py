@@ -32,9 +32,9 @@ def test_another_record_in_the_place(tmp_path: Path, kind: str) -> None:
     plan_packs(tmp_path / "lengths", tmp_path / "index", capacity=64)
     opened = open_index(tmp_path / "index")
     samples = {str(one.key): one for one in opened.pack(0).samples}
-    assert Fetcher(opened).record(samples["r1"]).record.key == "r1"
+    assert Fetcher(opened).record(samples["r1"])[0].key == "r1"
     rewrite([3, 2, 1])
     fetcher = Fetcher(opened)
-    assert fetcher.record(samples["r2"]).record.key == "r2"
+    assert fetcher.record(samples["r2"])[0].key == "r2"
     with pytest.raises(ChangedSource, match="has the record 'r3' where 'r1' was counted"):
         fetcher.record(samples["r1"])

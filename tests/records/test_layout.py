@@ -16,8 +16,8 @@ from packidx.errors import BadRecord, OptionError
 from packidx.format.manifest import DEFAULT, Layout, decoded
 from packidx.format.terms import COLUMNS, TAGS
 from packidx.records.dialects.messages import standard_message
-from packidx.records.dialects.parse import parse
 from packidx.records.layout import key_of, standard_columns
+from packidx.records.read import parse
 from packidx.records.shards import scan
 
 STANDARD = {

@@ -16,8 +16,7 @@ from packidx_cli.main import main
 from packidx.format.manifest import DEFAULT, Layout
 from packidx.records.containers.base import Locator, Record
 from packidx.records.conversation import record_of
-from packidx.records.dialects.parse import parse
-from packidx.records.read import RecordReader
+from packidx.records.read import RecordReader, parse
 
 JPEG = b"\xff\xd8\xff\xe0" + b"\0" * 20
 STRUCT = {"bytes": JPEG, "path": None}

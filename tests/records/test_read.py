@@ -14,9 +14,8 @@ from packidx.errors import BadRecord
 from packidx.format.manifest import Layout
 from packidx.records.containers.base import Locator, Record
 from packidx.records.conversation import Media, record_of
-from packidx.records.dialects.parse import parse
 from packidx.records.media.paths import MediaRoot
-from packidx.records.read import RecordReader
+from packidx.records.read import RecordReader, parse
 
 ASK, SAY = {"role": "user", "content": "<image>Who?"}, {"role": "assistant", "content": "A cat."}
 LISTED = {"images": ["a.png"]}

@@ -25,6 +25,14 @@ TASK_RECORDS = 1 << 18
 """Records that it counts, where they are lines: there is a row for a line of two bytes, too."""
 
 
+class Edge(NamedTuple):
+    """The first or last record of a shard."""
+
+    key: str
+    is_orphan: bool
+    """True if it is files without a record, which another shard may have."""
+
+
 @dataclass(frozen=True, slots=True)
 class ShardScan:
     """What one pass over a shard finds out."""
@@ -39,21 +47,12 @@ class ShardScan:
     """First and last record, where a record may go on in the next shard."""
 
 
-class Edge(NamedTuple):
-    """The first or last record of a shard."""
-
-    key: str
-    is_orphan: bool
-    """True if it is files without a record, which another shard may have."""
-
-
 class Locator(NamedTuple):
-    """Place of a record in its shard."""
+    """Place of a record in its shard: row and bytes, which are None in a columnar or compressed
+    container."""
 
     row: int
-    """Its number."""
     offset: int | None = None
-    """Its first byte; None in a columnar or compressed container."""
     nbytes: int | None = None
 
 
@@ -87,11 +86,7 @@ class Container(ABC):
 
     @abstractmethod
     def read(self, path: str, record_range: RecordRange) -> Iterator[Record]:
-        """The records of a range, in order.
-
-        Raises:
-            SourceError: the file cannot be read.
-        """
+        """The records of a range, in order; a SourceError if the file cannot be read."""
 
     @abstractmethod
     def read_one(self, path: str, at: Locator) -> Record:
@@ -124,18 +119,10 @@ def attempted(make: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str,
         return error.with_traceback(None)
 
 
-def broken(path: str, what: str, error: object) -> SourceError:
-    """The error of a file that is not, or not wholly, what its name says."""
-    text = " ".join(str(error).split())
-    return SourceError(f"{path} is {what}: {text}; restore the file or write it again")
-
-
 def too_few(path: str, row: int) -> SourceError:
     """The error of a shard that ends before a record that was counted."""
-    return SourceError(
-        f"{path} has no record {row}: the shard is not the one that was counted, "
-        "so run estimate again"
-    )
+    text = f"{path} has no record {row}: the shard is not the one that was counted"
+    return SourceError(f"{text}, so run estimate again")
 
 
 class Cuts:
@@ -193,10 +180,8 @@ def read_bytes(path: str, at: Locator) -> bytes:
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from error
     if len(data) < nbytes:
-        raise SourceError(
-            f"{path} has only {len(data)} of the {nbytes} bytes planned at offset {offset}: "
-            "the shard is not the one that was counted, so run estimate again"
-        )
+        text = f"{path} has only {len(data)} of the {nbytes} bytes planned at offset {offset}: "
+        raise SourceError(f"{text}the shard is not the one that was counted, run estimate again")
     return data
 
 
@@ -207,8 +192,6 @@ def naming(copy: str, path: str) -> Iterator[None]:
         yield
     except SourceError as error:
         raise SourceError(str(error).replace(copy, path)) from error
-    except BadRecord as error:
-        raise BadRecord(error.reason, error.detail.replace(copy, path)) from error
 
 
 @contextlib.contextmanager

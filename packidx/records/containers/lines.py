@@ -1,34 +1,66 @@
-"""JSON Lines: one object a line. The fast path: most data that is worth counting fast is this."""
+"""Text: JSON Lines, and JSON, CSV, TSV and compressed text, which are converted once.
+
+JSON Lines, one object a line, are the fast path: most data that is worth counting fast is this. Of
+the others a copy is made in the local cache (`packidx.io.cache`), for all processes of this
+machine: an Arrow file of JSON texts, a record a row, a record that cannot be understood as a list
+of its reason and detail. A row of such a shard has no byte range: it is read from the copy.
+"""
 
 from __future__ import annotations
 
+import csv
+import functools
 import hashlib
+import io
 import json
+import os
 import re
 from collections.abc import Iterator
-from typing import Any
+from contextlib import contextmanager
+from typing import IO, Any
 
 import orjson
+import pyarrow as pa
 
-from packidx.errors import BadRecord
+from packidx.errors import BadRecord, SourceError
 from packidx.format.manifest import RecordRange
-from packidx.io.storage import reading
+from packidx.format.terms import COLUMNS
+from packidx.io import cache, storage, urls
+from packidx.io.copies import content_of
+from packidx.io.files import refuse_open_files
 from packidx.records.containers.base import (
     TASK_BYTES,
     TASK_RECORDS,
+    BrokenFile,
     Container,
     Cuts,
     Locator,
     Record,
     ShardScan,
     attempted,
+    file_version,
     local_shard,
+    named,
+    naming,
     read_bytes,
 )
+from packidx.records.containers.tables import ARROW
 
 _BOM = b"\xef\xbb\xbf"
 SCAN_BLOCK = 4 << 20
 _NO_NUMBER = re.compile(rb"\b(NaN|Infinity)\b")
+CODECS = {"gz": "gzip", "zst": "zstd"}
+"""Endings of compressed text, and what Arrow calls the codec."""
+csv.field_size_limit(1 << 28)  # of the process; the module's 128 KiB a cell are less than a chat
+_HOLDERS = frozenset(
+    ("annotations", "data", "dataset", "entries", "examples", "instances", "items")
+    + ("questions", "records", "rows", "samples")
+)
+"""Names under which an object may hold a list of records."""
+_OWN = frozenset(COLUMNS) - {"id"}
+"""Names of what a record says: above the list, one word of text is one too many."""
+_SCHEMA = pa.schema({"record": pa.binary()})
+_BATCH_BYTES, _BATCH_ROWS = 1 << 20, 1024
 
 
 class Lines(Container):
@@ -37,7 +69,7 @@ class Lines(Container):
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
         hasher, cuts, number = hashlib.sha256(), Cuts(task_bytes, TASK_RECORDS), 0
         cuts.at(0, 0, 0)
-        with local_shard(path, check=True) as here, reading(here), open(here, "rb") as file:
+        with local_shard(path, check=True) as here, storage.reading(here), open(here, "rb") as file:
             offset = skip_bom(file)
             hasher.update(_BOM[:offset])
             while lines := file.readlines(SCAN_BLOCK):
@@ -51,7 +83,11 @@ class Lines(Container):
 
     def read(self, path: str, record_range: RecordRange) -> Iterator[Record]:
         offset, row = record_range.start, record_range.first_row
-        with local_shard(path) as here, reading(here), open(here, "rb", buffering=1 << 20) as file:
+        with (
+            local_shard(path) as here,
+            storage.reading(here),
+            open(here, "rb", buffering=1 << 20) as file,
+        ):
             offset = offset or skip_bom(file)
             file.seek(offset)
             for line in file:
@@ -106,3 +142,246 @@ def as_object(value: Any) -> dict[str, Any]:
         text = f"the record is {kind.get(type(value), 'a number')}, not an object"
         raise BadRecord("bad_record", text)
     return value
+
+
+class Converted(Container):
+    """Shards of a kind that is read through a copy.
+
+    Args:
+        kind: with its codec, as ``csv.gz``.
+        delimiter: between the cells of a table, which may then be quoted; None is the kind's own.
+    """
+
+    def __init__(self, kind: str, delimiter: str | None = None) -> None:
+        self._text, _, self._codec = kind.partition(".")
+        self._delimiter = delimiter
+
+    def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
+        with local_shard(path, check=True) as here, storage.reading(here):
+            content = content_of(here)
+        found = ARROW.scan(self._copy(path, check=True), task_bytes)
+        return ShardScan(content.nbytes, content.sha256, found.num_records, found.ranges)
+
+    def read(self, path: str, record_range: RecordRange) -> Iterator[Record]:
+        copy = self._copy(path)
+        with naming(copy, path):
+            for raw in ARROW.read(copy, record_range):
+                yield raw._replace(data=attempted(_decode, raw))
+
+    def read_one(self, path: str, at: Locator) -> Record:
+        copy = self._copy(path)
+        with naming(copy, path):
+            raw = ARROW.read_one(copy, at)
+        return raw._replace(data=_decode(raw))
+
+    def _copy(self, path: str, check: bool = False) -> str:
+        """Return the path of the copy of a shard.
+
+        Raises:
+            SourceError: the file cannot be read or is damaged, or the copy cannot be kept.
+        """
+        nbytes, version = file_version(path)
+        source = path
+        if not urls.is_url(path):
+            source = os.path.abspath(path)
+            version = f"{version} {os.stat(path).st_ctime_ns}"  # no copy has another file's
+        key = f"{nbytes} {version} {self._text}.{self._codec} {self._delimiter} Arrow, 5"
+        try:
+            with named(path):
+                return cache.made(source, key, functools.partial(self._convert, path), check=check)
+        except OSError as error:
+            refuse_open_files(error)
+            raise SourceError(
+                f"cannot convert {path} in the local cache {cache.folder()}: {error.strerror}; "
+                "make room there, or set PACKIDX_CACHE to another folder"
+            ) from error
+
+    def _convert(self, path: str, target: str) -> None:
+        """Write the records of a shard as batches of JSON texts."""
+        texts: list[bytes] = []
+        nbytes = 0
+        with local_shard(path) as here, pa.ipc.new_stream(target, _SCHEMA) as out:
+            for record in self._records(here):
+                texts.append(_encode(record))
+                nbytes += len(texts[-1])
+                if nbytes >= _BATCH_BYTES or len(texts) == _BATCH_ROWS:
+                    out.write_batch(pa.record_batch([texts], schema=_SCHEMA))
+                    texts, nbytes = [], 0
+            out.write_batch(pa.record_batch([texts], schema=_SCHEMA))
+
+    def _records(self, path: str) -> Iterator[Any]:
+        holder = ""
+        if self._text == "json":
+            with open_text(path, self._codec) as file:
+                kind, holder = json_kind(file)
+            if kind != "json":
+                raise BrokenFile(
+                    "it is no array of records, nor an object whose only list is one (docs/data.md "
+                    "joins COCO's lists): restore the file, or write one record a line"
+                )
+        with open_text(path, self._codec) as file:
+            if self._text == "json":
+                yield from list_records(file, holder)
+            elif self._text == "jsonl":
+                skip_bom(file)
+                yield from (attempted(decode, line) for line in file if not line.isspace())
+            else:
+                is_quoted = self._text == "csv" or self._delimiter is not None
+                delimiter = self._delimiter or ("," if is_quoted else "\t")
+                yield from cell_records(file, delimiter, is_quoted)
+
+
+def _encode(record: Any) -> bytes:
+    """A record, or why there is none, as JSON."""
+    try:
+        if not isinstance(record, BadRecord):
+            return orjson.dumps(as_object(record))
+    except BadRecord as error:
+        record = error
+    except TypeError as error:  # half a character, an integer of over 64 bits, or nested too deeply
+        reason = "bad_utf8" if "UTF-8" in str(error) else "bad_json"
+        record = BadRecord(reason, f"the record cannot be kept: {error}")
+    return orjson.dumps([record.reason, record.detail])
+
+
+def _decode(raw: Record) -> dict[str, Any]:
+    """The record in a row of the copy.
+
+    Raises:
+        BadRecord: there is none.
+    """
+    assert isinstance(raw.data, dict)
+    record = orjson.loads(raw.data["record"])
+    if isinstance(record, list):
+        raise BadRecord(*record)
+    return dict(record)
+
+
+def cell_records(
+    file: IO[bytes], delimiter: str, is_quoted: bool
+) -> Iterator[dict[str, str] | BadRecord]:
+    """Yield the records of a table: cells are text, and none is empty.
+
+    Raises:
+        BrokenFile: there is no header, its names are empty or not unique, or a quote is not closed.
+    """
+    skip_bom(file)
+    lines = (line.decode("utf-8", "surrogateescape") for line in file)
+    options: dict[str, Any] = {} if is_quoted else {"quoting": csv.QUOTE_NONE}
+    rows = csv.reader(lines, delimiter=delimiter, strict=True, **options)
+    names: list[str] = []
+    while True:
+        try:
+            cells = next(rows)
+        except StopIteration:
+            break
+        except csv.Error as error:
+            if "unexpected end" in str(error) or "limit" in str(error):
+                line = f"a quote in the last lines up to line {rows.line_num} is not closed"
+                raise BrokenFile(f"{line} ({error}): close it, or restore the file") from None
+            yield BadRecord("bad_row", f"line {rows.line_num}: {error}")
+            continue
+        if not "".join(cells).strip():
+            continue
+        if not names:
+            names = cells
+            if "" in names or len(set(names)) < len(names):
+                raise BrokenFile(
+                    f"its first line must give every column a name of its own, not {names!r:.200}"
+                )
+        elif len(cells) != len(names):
+            what = f"the row has {len(cells)} cells for {len(names)} columns"
+            yield BadRecord("bad_row", what)
+        else:
+            yield {name: cell for name, cell in zip(names, cells, strict=True) if cell != ""}
+    if not names:
+        raise BrokenFile("it is empty: its first line must name the columns")
+
+
+@contextmanager
+def open_text(path: str, codec: str) -> Iterator[IO[bytes]]:
+    """A file of this machine, open, its text uncompressed.
+
+    Raises:
+        SourceError: the file cannot be read.
+        BrokenFile: it is not compressed as its name says, or it is cut.
+    """
+    what = CODECS.get(codec)
+    with storage.reading(path), open(path, "rb", opener=storage.open_regular) as packed:
+        if what is None:
+            yield packed
+            return
+        if not os.fstat(packed.fileno()).st_size:
+            raise BrokenFile(f"the {what} stream is cut: the file is empty")
+        try:
+            text: Any = pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), what)
+            yield io.BufferedReader(text)
+        except (EOFError, pa.ArrowException, OSError) as error:
+            if getattr(error, "errno", None) is not None:  # of the disk
+                raise
+            text = f"the {what} stream is broken or cut ({error}): restore the file"
+            raise BrokenFile(text) from None
+
+
+# -- JSON: an array of records, or an object that holds them in its only list ----------------------
+
+
+def list_records(file: IO[bytes], holder: str) -> Iterator[Any]:
+    """Yield the elements of an array, or of the list that an object has under a name.
+
+    Raises:
+        BrokenFile: the file is not JSON.
+    """
+    import ijson  # readers of packs need no parser of JSON arrays
+
+    skip_bom(file)
+    number = 0
+    try:
+        for value in ijson.items(file, f"{holder}.item" if holder else "item", use_float=True):
+            yield value
+            number += 1
+    except (ijson.JSONError, UnicodeDecodeError) as error:
+        why = " ".join(str(error).split())[:120]
+        raise BrokenFile(
+            f"it is not JSON, or cut, behind element {number} ({why}): restore the file, or write "
+            "one record a line"
+        ) from None
+
+
+def json_kind(file: IO[bytes]) -> tuple[str | None, str]:
+    """Return how a JSON file holds records and the name of the list that has them.
+
+    Returns:
+        "json" for an array, or an object that has one list, "jsonl" for lines, None for any other
+        object; and the name of the list of an object.
+
+    Raises:
+        BrokenFile: beside the list stands a text.
+    """
+    skip_bom(file)
+    while (first := file.read(1)).isspace():
+        pass
+    if first == b"[":
+        return "json", ""
+    line = first + file.readline()
+    try:
+        orjson.loads(line)
+        if any(not other.isspace() for other in file):
+            return "jsonl", ""
+    except ValueError:  # an object over several lines
+        line += file.read()
+    try:
+        value = orjson.loads(line)
+    except ValueError:
+        return "jsonl", ""
+    members: dict[str, Any] = value if isinstance(value, dict) else {}
+    lists = [key for key, member in members.items() if isinstance(member, list)]
+    if len(lists) != 1 or lists[0] not in _HOLDERS:
+        return None, ""
+    for key, text in members.items():
+        if isinstance(text, str) and text and (" " in text or key in _OWN):
+            raise BrokenFile(
+                f"{key!r} stands above its records and would reach none of them: write one record "
+                f"a line, as `jq -c '.{lists[0]}[]'` does"
+            )
+    return "json", lists[0]

@@ -10,8 +10,7 @@ from packidx.errors import OptionError, SourceError
 from packidx.format.manifest import Container as Kind
 from packidx.io import urls
 from packidx.records.containers.base import Container, local_shard, named
-from packidx.records.containers.convert import CODECS, Converted, json_kind, open_text
-from packidx.records.containers.lines import Lines
+from packidx.records.containers.lines import CODECS, Converted, Lines, json_kind, open_text
 from packidx.records.containers.tables import ARROW, PARQUET
 from packidx.records.containers.tar import Tar
 

@@ -7,14 +7,13 @@ import bisect
 import functools
 import itertools
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packidx.errors import BadRecord
+from packidx.errors import BadRecord, SourceError
 from packidx.format.manifest import RecordRange
 from packidx.io import storage
 from packidx.io.copies import content_of
@@ -28,7 +27,6 @@ from packidx.records.containers.base import (
     Locator,
     Record,
     ShardScan,
-    broken,
     file_version,
     local_shard,
     too_few,
@@ -43,21 +41,26 @@ _END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
 _ROWS = 256  # made into Python objects at once
 
 
-class TableFile(ABC):
-    """A file of tables, opened; its groups are row groups, or batches."""
+class TableFile:
+    """A file of tables, opened.
 
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.nbytes: list[int] = []
-        """Bytes of each group of the file."""
-        self.starts = [0]
-        """Number of the first row of each of these, and of all rows."""
+    Args:
+        groups: rows and bytes of each row group, or batch.
+        batches: number of a group → its rows, some at a time.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        groups: list[tuple[int, int]],
+        batches: Callable[[int], Iterator[pa.RecordBatch]],
+    ) -> None:
+        self.path, self.batches = path, batches
+        self.nbytes = [nbytes for _, nbytes in groups]
+        self.starts = [0, *itertools.accumulate(rows for rows, _ in groups)]
+        """Number of the first row of each group, and of all rows."""
         self._kept: Recent[int, pa.RecordBatch] = Recent(_CACHE_BYTES)  # by first row
         self._coming: tuple[int, Iterator[pa.RecordBatch]] = (-1, iter(()))  # (its row, batches)
-
-    @abstractmethod
-    def batches(self, number: int) -> Iterator[pa.RecordBatch]:
-        """The rows of a group, some at a time."""
 
     def record(self, row: int) -> dict[str, Any] | BadRecord:
         """The record in one row; the batches last read for rows one by one are kept.
@@ -131,14 +134,6 @@ class Table(Container):
         return Record(record, at)
 
 
-def check_names(schema: pa.Schema) -> None:
-    """Raise a `BrokenFile` if two columns have one name: records have no place for both."""
-    names = schema.names
-    if len(set(names)) < len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise BrokenFile(f"it has several columns of the same name ({', '.join(twice)}): rename")
-
-
 def records_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | BadRecord]:
     """A batch's rows as records without null members; a row that cannot be one is its error."""
     try:
@@ -176,83 +171,81 @@ def without_nulls(value: Any) -> Any:
     return value
 
 
-class _Parquet(TableFile):
-    """A Parquet file.
+def _check_names(names: list[str]) -> None:
+    """Raise a `BrokenFile` if two columns have one name: records have no place for both."""
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise BrokenFile(f"it has several columns of the same name ({', '.join(twice)}): rename")
+
+
+def _broken(path: str, what: str, error: object) -> SourceError:
+    text = " ".join(str(error).split())
+    return SourceError(f"{path} is {what}: {text}; restore the file or write it again")
+
+
+def _open_parquet(path: str, is_checked: bool) -> TableFile:
+    """Open a Parquet file.
 
     Raises:
         SourceError: it is not a Parquet file, or it is broken.
     """
+    try:
+        # Not read ahead: a row group of images may be larger than memory should grow. And of an
+        # absolute path Arrow takes no part for a home folder or a URL.
+        options = {"pre_buffer": False, "buffer_size": 1 << 20, "page_checksum_verification": True}
+        parquet = pq.ParquetFile(os.path.abspath(path), **options)
+        _check_names(parquet.schema_arrow.names)
+    except _ERRORS as error:
+        raise _broken(path, "no Parquet file that can be read", error) from None
+    footers = [parquet.metadata.row_group(n) for n in range(parquet.metadata.num_row_groups)]
+    groups = [(footer.num_rows, footer.total_byte_size) for footer in footers]
 
-    def __init__(self, path: str, checked: bool) -> None:
-        super().__init__(path)
+    def batches(number: int) -> Iterator[pa.RecordBatch]:
+        rows, nbytes = groups[number]
+        size = max(1, min(_MAX_BATCH, rows * _BATCH_BYTES // max(1, nbytes)))
         try:
-            # Not read ahead: a row group of images may be larger than memory should grow.
-            self._parquet = pq.ParquetFile(
-                os.path.abspath(path),  # of which Arrow takes no part for a home folder or a URL
-                pre_buffer=False,
-                buffer_size=1 << 20,
-                page_checksum_verification=True,
-            )
-            check_names(self._parquet.schema_arrow)
+            yield from parquet.iter_batches(size, row_groups=[number], use_threads=False)
         except _ERRORS as error:
-            raise broken(path, "no Parquet file that can be read", error) from None
-        footer = self._parquet.metadata
-        groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-        self.nbytes = [group.total_byte_size for group in groups]
-        self.starts = [0, *itertools.accumulate(group.num_rows for group in groups)]
+            raise _broken(path, "a Parquet file that is damaged", error) from None
 
-    def batches(self, number: int) -> Iterator[pa.RecordBatch]:
-        """A row group's rows, a few MB at a time."""
-        rows = max(1, self.starts[number + 1] - self.starts[number])
-        try:
-            size = min(_MAX_BATCH, rows * _BATCH_BYTES // max(1, self.nbytes[number]))
-            yield from self._parquet.iter_batches(
-                max(1, size), row_groups=[number], use_threads=False
-            )
-        except _ERRORS as error:
-            raise broken(self.path, "a Parquet file that is damaged", error) from None
+    return TableFile(path, groups, batches)
 
 
-class _Arrow(TableFile):
-    """The batches of an Arrow stream or file, which are mapped and not read.
+def _open_arrow(path: str, is_checked: bool) -> TableFile:
+    """Map the batches of an Arrow stream or file, which are not read.
 
     Args:
-        checked: look at each batch, whether its buffers hold what they say: reading it could crash
-            the process.
+        is_checked: look whether the buffers of each batch hold what they say: reading them could
+            crash the process.
 
     Raises:
         SourceError: it is not an Arrow file, or cut or damaged.
     """
+    try:
+        file = pa.memory_map(path)
+        if file.read(len(_MAGIC)) == _MAGIC:
+            table = pa.ipc.open_file(file)
+            held = [table.get_batch(number) for number in range(table.num_record_batches)]
+        else:
+            file.seek(max(0, file.size() - len(_END)))
+            if file.read() != _END:
+                raise BrokenFile("it has no end-of-stream mark, so it is cut")
+            file.seek(0)
+            table = pa.ipc.open_stream(file)
+            held = list(table)
+        _check_names(table.schema.names)
+        for batch in held if is_checked else ():
+            batch.validate(full=True)
+    except _ERRORS as error:
+        raise _broken(path, "no Arrow file that can be read", error) from None
 
-    def __init__(self, path: str, checked: bool) -> None:
-        super().__init__(path)
-        try:
-            file = pa.memory_map(path)
-            if file.read(len(_MAGIC)) == _MAGIC:
-                table = pa.ipc.open_file(file)
-                self._batches = [table.get_batch(n) for n in range(table.num_record_batches)]
-            else:
-                file.seek(max(0, file.size() - len(_END)))
-                if file.read() != _END:
-                    raise BrokenFile("it has no end-of-stream mark, so it is cut")
-                file.seek(0)
-                table = pa.ipc.open_stream(file)
-                self._batches = list(table)
-            check_names(table.schema)
-            for batch in self._batches if checked else ():
-                batch.validate(full=True)
-        except _ERRORS as error:
-            raise broken(path, "no Arrow file that can be read", error) from None
-        self.nbytes = [batch.nbytes for batch in self._batches]
-        self.starts = [0, *itertools.accumulate(batch.num_rows for batch in self._batches)]
+    def batches(number: int) -> Iterator[pa.RecordBatch]:
+        starts = range(0, held[number].num_rows, _ROWS)
+        return (held[number].slice(start, _ROWS) for start in starts)
 
-    def batches(self, number: int) -> Iterator[pa.RecordBatch]:
-        batch = self._batches[number]
-        for start in range(0, batch.num_rows, _ROWS):
-            yield batch.slice(start, _ROWS)
+    return TableFile(path, [(batch.num_rows, batch.nbytes) for batch in held], batches)
 
 
-PARQUET = Table(_Parquet, most=4)
+PARQUET = Table(_open_parquet, most=4)
 """Parquet files."""
-ARROW = Table(_Arrow, most=64)
+ARROW = Table(_open_arrow, most=64)
 """Arrow IPC streams or files."""

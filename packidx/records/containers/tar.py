@@ -20,9 +20,9 @@ import hashlib
 import io
 import re
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from msgspec.structs import replace
 
@@ -64,17 +64,6 @@ _SMALL = 1 << 18  # bytes of a sample that is read through rather than jumped ov
 _ADVICE = "; restore the shard"
 
 
-class Member(NamedTuple):
-    """A file of a sample; a link or a device is an empty one."""
-
-    name: str
-    offset: int
-    """First byte of its content."""
-    nbytes: int
-    data: bytes | None
-    """Its content, if it was read."""
-
-
 @dataclass(slots=True)
 class Sample:
     """Neighbouring members of one key."""
@@ -82,8 +71,10 @@ class Sample:
     key: str
     start: int
     end: int
-    files: dict[str, Member] = field(default_factory=dict)
-    """By extension."""
+    files: dict[str, Extent] = field(default_factory=dict)
+    """By extension; a link or a device is an empty one."""
+    data: dict[str, bytes] = field(default_factory=dict)
+    """Content of those that were read."""
 
     @property
     def kind(self) -> int:
@@ -91,6 +82,12 @@ class Sample:
         if any(media_in(f"x.{extension}") for extension in self.files):
             return _ORPHAN if {_RECORD, _TEXT}.isdisjoint(self.files) else _WHOLE
         return _CHAT if _RECORD in self.files else _CAPTION if _TEXT in self.files else 0
+
+    @property
+    def media(self) -> dict[str, bytes | Extent]:
+        """All but the record and its text, by their whole names."""
+        others = {end: file for end, file in self.files.items() if end not in (_RECORD, _TEXT)}
+        return {file.name: self.data.get(end, file) for end, file in others.items()}
 
     @property
     def work(self) -> int:
@@ -114,16 +111,16 @@ class Tar(Container):
         if urls.is_url(path):
             is_dense = ranges.read_source(path, 0, _SMALL).count(b"ustar") > 4
             blocks = ranges.blocks_of(path, nbytes, _MOST if is_dense else _SCAN_BLOCK)
-        file = Extent(path, 0, nbytes, blocks=blocks).open()
+        whole = Extent(path, 0, nbytes, blocks=blocks)
         try:
-            for sample in samples_of(file, 0, nbytes, is_record, is_archive=True):
+            for sample in samples_of(whole.open(), 0, nbytes, whole, is_archive=True):
                 cuts.at(sample.start, len(seen), work)
                 work, end = work + sample.work, sample.end
                 keys = [*keys[:1], sample.key]
                 seen.append((sample.kind, sample.key.rpartition("/")[2]))
-                for each in sample.files.values():
-                    hasher.update(f"{each.name}\0{each.nbytes}\0".encode())
-                    hasher.update(each.data or b"")
+                for extension, file in sample.files.items():
+                    hasher.update(f"{file.name}\0{file.nbytes}\0".encode())
+                    hasher.update(sample.data.get(extension, b""))
         except BrokenFile as error:
             behind = f"sample {keys[-1]!r} is whole" if keys else "no sample is whole"
             text = f"{path}: {error}; {behind}: restore the shard or write it again"
@@ -144,9 +141,9 @@ class Tar(Container):
         if urls.is_url(path):
             is_dense = _MOST < end - start < _SMALL * record_range.num_records
             blocks = ranges.blocks_of(path, end, _MOST if is_dense else ranges.BLOCK)
-        file = Extent(path, 0, end, blocks=blocks).open()
+        whole = Extent(path, 0, end, blocks=blocks)
         with named(path, _ADVICE):
-            for sample in samples_of(file, start, end, is_record):
+            for sample in samples_of(whole.open(), start, end, whole):
                 at = Locator(row, sample.start, sample.end - sample.start)
                 data = attempted(_data_of, sample)
                 if row in record_range.torn:
@@ -154,7 +151,7 @@ class Tar(Container):
                     text = f"sample {sample.key!r} has only {names[:200]}: other members are "
                     text += "elsewhere in the shard, in another one, or missing; write the members"
                     data = BadRecord(TORN, f"{text} of a sample side by side")
-                yield _record_of(sample, data, at, path, blocks)
+                yield Record(data, at, sample.key, sample.media)
                 row += 1
         if row < record_range.first_row + record_range.num_records:
             raise too_few(path, row)
@@ -162,13 +159,13 @@ class Tar(Container):
     def read_one(self, path: str, at: Locator) -> Record:
         data = read_bytes(path, at)
         with named(f"{path}, from byte {at.offset} on", _ADVICE):
-            samples = list(samples_of(io.BytesIO(data), 0, len(data), lambda _: True))
+            samples = list(samples_of(io.BytesIO(data), 0, len(data)))
         if len(samples) != 1:
             raise SourceError(
                 f"{path} has {len(samples)} samples in {at.nbytes} bytes from byte {at.offset} on, "
                 "where one was counted: run estimate again"
             )
-        return _record_of(samples[0], _data_of(samples[0]), at)
+        return Record(_data_of(samples[0]), at, samples[0].key, samples[0].media)
 
 
 def _torn(samples: Sequence[tuple[int, str]]) -> list[int]:
@@ -194,7 +191,7 @@ def samples_of(
     file: IO[bytes],
     start: int,
     end: int,
-    reads: Callable[[str], bool],
+    source: Extent | None = None,
     *,
     is_archive: bool = False,
 ) -> Iterator[Sample]:
@@ -203,7 +200,7 @@ def samples_of(
     Args:
         file: can seek.
         start, end: the first byte of a header, and one past the last member or the archive.
-        reads: True for the extensions of members whose content is read.
+        source: the file, whose media are not read; None reads all members.
         is_archive: the file is an archive to its end; otherwise a run of whole members.
 
     Raises:
@@ -239,11 +236,11 @@ def samples_of(
                 yield sample
             sample = Sample(key, info.offset, at)
         nbytes = info.size if info.isreg() and not info.issparse() else 0
-        data: bytes | None = None
-        if reads(extension):
+        place = (source.path, source.blocks) if source is not None else ("", None)
+        sample.files[extension] = Extent(place[0], info.offset_data, nbytes, info.name, place[1])
+        if source is None or extension in (_RECORD, _TEXT):
             file.seek(info.offset_data)
-            data = file.read(nbytes)
-        sample.files[extension] = Member(info.name, info.offset_data, nbytes, data)
+            sample.data[extension] = file.read(nbytes)
         sample.end = at
     if sample is not None:
         yield sample
@@ -259,51 +256,29 @@ def samples_of(
         raise BrokenFile(f"there is no header of a tar's member at byte {at}")
 
 
-def is_record(extension: str) -> bool:
-    """Return True if a member is its sample's record, or a text beside it."""
-    return extension in (_RECORD, _TEXT)
-
-
-def _record_of(
-    sample: Sample,
-    data: dict[str, Any] | BadRecord,
-    at: Locator,
-    path: str = "",
-    blocks: Any = None,
-) -> Record:
-    """A sample as a record; its media are `Extent`s of `path` unless they were read."""
-    files: dict[str, bytes | Extent] = {}
-    for extension, file in sample.files.items():
-        if file.data is None:
-            files[file.name] = Extent(path, file.offset, file.nbytes, file.name, blocks)
-        elif not is_record(extension):
-            files[file.name] = file.data
-    return Record(data, at, sample.key, files)
-
-
 def _data_of(sample: Sample) -> dict[str, Any]:
     """Return the record of a sample.
 
     Raises:
         BadRecord: it has none, or one that cannot be decoded.
     """
-    member, text_file = map(sample.files.get, (_RECORD, _TEXT))
-    if member is None and text_file is None:
+    member, text = map(sample.data.get, (_RECORD, _TEXT))
+    if member is None and text is None:
         has = ", ".join(sample.files)[:200]
-        text = f"has no json or txt member, only {has}: a record is one of these"
-        raise BadRecord("bad_record", f"sample {sample.key!r} {text}")
+        wrong = f"has no json or txt member, only {has}: a record is one of these"
+        raise BadRecord("bad_record", f"sample {sample.key!r} {wrong}")
     record: dict[str, Any] = {}
     if member is not None:
         try:
-            record = decode(member.data or b"")
+            record = decode(member)
         except BadRecord as error:
-            where = f"(member {member.name!r} of the shard)"
+            where = f"(member {sample.files[_RECORD].name!r} of the shard)"
             raise BadRecord(error.reason, f"{error.detail} {where}") from None
-    if text_file is not None:
+    if text is not None:
         try:
-            record = {_TEXT: (text_file.data or b"").decode(), **record}
+            record = {_TEXT: text.decode(), **record}
         except UnicodeDecodeError:
-            detail = f"member {text_file.name!r} is not UTF-8: write it anew"
+            detail = f"member {sample.files[_TEXT].name!r} is not UTF-8: write it anew"
             raise BadRecord("bad_utf8", detail) from None
     if record.get("id") in (None, ""):
         record["id"] = sample.key

@@ -87,21 +87,10 @@ _WHOLE_VIDEO = "video", None, False
 _TIME = re.compile(r"(?=.*[1-9])\d+(?::\d+){0,2}(?:[.,]\d+)?s?")
 
 
-CHAT_COLUMNS = frozenset(("tools", *SYSTEM))
-"""Columns that every dialect of chats consumes besides its own."""
-
-
-class Messages:
+def read_messages(key: str, raw: RawRecord) -> Conversation | None:
     """Chats whose messages stand under one key."""
-
-    def __init__(self, key: str) -> None:
-        self.name, self._key = key, key
-        self.columns = CHAT_COLUMNS | {key}
-
-    def read(self, raw: RawRecord) -> Conversation | None:
-        """See `Dialect`."""
-        messages = raw.columns.get(self._key)
-        return None if messages is None else read_chat(raw, messages, self._key)
+    messages = raw.columns.get(key)
+    return None if messages is None else read_chat(raw, messages, key)
 
 
 def read_chat(raw: RawRecord, messages: Any, name: str) -> Conversation:
@@ -130,12 +119,32 @@ def chat(raw: RawRecord, turns: list[Turn]) -> Conversation:
     Raises:
         BadRecord: media and placeholders do not match, or a column asks for another conversation.
     """
-    refuse_flags(raw.columns)
+    columns = raw.columns
+    _refuse_flags(columns)
     raw.place(turns)
     raw.check()
-    _refuse_cut(raw.columns, turns)
-    count, tools = raw.text_tokens, _tools(raw.columns.get("tools"))
-    return Conversation(_with_system(raw, turns), count, tools, has_literal=raw.has_literal)
+    _refuse_cut(columns, turns)
+    count, tools = raw.text_tokens, columns.get("tools")
+    if isinstance(tools, str) and tools.strip():  # LLaMA-Factory keeps them as JSON text
+        try:
+            tools = orjson.loads(tools)
+        except ValueError:
+            raise BadRecord("bad_record", "'tools' is text that is not JSON") from None
+    tools = None if isinstance(tools, str) else tools
+    if not isinstance(tools, list | None):
+        raise BadRecord("bad_record", f"'tools' is {named(tools)}, not a list")
+    refuse_rounded(tools, "tools")
+    stated = [name for name in SYSTEM if columns.get(name) not in (None, "")]
+    if len(stated) > 1:
+        has = " and ".join(map(repr, stated))
+        raise BadRecord(UNUSED, f"the record has both {has}: ignore one")
+    for name in stated:
+        system = text_of(columns[name], name)
+        if turns[0].role != "system":
+            turns = [Turn("system", (system,)), *turns]
+        elif turns[0].parts != (system,):
+            raise BadRecord("bad_turn", f"the record has both {name!r} and a leading system turn")
+    return Conversation(tuple(turns), count, tools, has_literal=raw.has_literal)
 
 
 def pair_turns(raw: RawRecord, pairs: Sequence[tuple[Any, Any]]) -> list[Turn]:
@@ -160,45 +169,36 @@ def document(raw: RawRecord, content: Sequence[Any]) -> Conversation:
     Raises:
         BadRecord: ``no_messages``, it is empty; ``bad_turn``, ``bad_media`` or ``media_mismatch``.
     """
-    refuse_flags(raw.columns)
-    parts: list[str | Media] = []
-    for part in content:
-        if isinstance(part, Media):
-            parts.append(part)
-        elif isinstance(part, str) or part_kind(part) == "text":
-            text = _text_of(part, 0)
-            parts += [text] if text else []
-        else:
-            parts += _part(raw, part, 0)
+    _refuse_flags(raw.columns)
+    parts = tuple(part for part in _parts(raw, content, 0, is_whole=True) if part != "")
     if not parts:
         raise BadRecord("no_messages", "the document is empty")
     raw.check()
-    return Conversation((Turn("assistant", tuple(parts)),), raw.text_tokens, is_document=True)
+    return Conversation((Turn("assistant", parts),), raw.text_tokens, is_document=True)
 
 
 def standard_message(message: Any, layout: Layout) -> Any:
     """`message` with the standard keys and roles; itself if the layout has no other ones."""
-    left_out = frozenset(layout.ignore) - _NEVER_LEFT_OUT
-    if not isinstance(message, dict) or not (layout.tags or left_out & message.keys()):
+    tags, left_out = layout.tags, frozenset(layout.ignore) - _NEVER_LEFT_OUT
+    if not isinstance(message, dict) or not (tags or left_out & message.keys()):
         return message
-    words = [(tag, word) for tag, own in layout.tags.items() for word in (own, *own.split(","))]
-    roles = {word: TAGS[tag] for tag, word in words if TAGS[tag] is not None}
+    roles = {w: TAGS[tag] for tag, own in tags.items() for w in (own, *own.split(",")) if TAGS[tag]}
+    said: list[Any] = []
+    for tag, usual in (("role_tag", _ROLE_KEYS), ("content_tag", _CONTENT_KEYS)):
+        key = tags.get(tag) or next((key for key in usual if key in message), "")
+        said.append(message.get(key))
+        left_out |= {key, *usual}
+    role = roles.get(said[0], said[0]) if isinstance(said[0], str) else said[0]
+    rest = {key: value for key, value in message.items() if key not in left_out}
+    return {"role": role, "content": said[1], **rest}
 
-    def taken(tag: str, usual: tuple[str, ...]) -> Any:
-        own = layout.tags.get(tag)
-        return message.get(
-            next((key for key in usual if key in message), "") if own is None else own
-        )
 
-    role, said = taken("role_tag", _ROLE_KEYS), taken("content_tag", _CONTENT_KEYS)
-    own = {*_ROLE_KEYS, *_CONTENT_KEYS, *left_out}
-    own |= {layout.tags[tag] for tag in ("role_tag", "content_tag") if tag in layout.tags}
-    rest = {key: value for key, value in message.items() if key not in own}
-    return {
-        "role": roles.get(role, role) if isinstance(role, str) else role,
-        "content": said,
-        **rest,
-    }
+def are_messages(value: Any, layout: Layout) -> bool:
+    """Return True for a message, or a list of some, all of which have a role."""
+    listed = [value] if isinstance(value, OBJECT) else value
+    if not isinstance(listed, list | tuple) or not listed:
+        return False
+    return all(role_of(standard_message(each, layout)) is not None for each in listed)
 
 
 def read_turns(raw: RawRecord, messages: Sequence[Any]) -> list[Turn]:
@@ -207,12 +207,17 @@ def read_turns(raw: RawRecord, messages: Sequence[Any]) -> list[Turn]:
     is_own = bool(layout.tags or layout.ignore)
     turns: list[Turn] = []
     for number, message in enumerate(messages):
-        message = standard_message(message, layout) if is_own else message
-        turn, is_call = _turn(raw, message, number)
-        if is_call and turns and turns[-1].role == "assistant":
-            turns[-1] = _joined(turns[-1], turn, number)
-        else:
+        turn, is_call = _turn(raw, standard_message(message, layout) if is_own else message, number)
+        if not is_call or not turns or turns[-1].role != "assistant":
             turns.append(turn)
+            continue
+        said = turns[-1]
+        calls = {"tool_calls": [*said.extra.get("tool_calls", ()), *turn.extra["tool_calls"]]}
+        extra = {**turn.extra, **said.extra, **calls}
+        if said.train != turn.train or {**extra, **turn.extra, **calls} != extra:
+            text = f"turn {number} is a call of the turn before it, and they differ in a key"
+            raise BadRecord("bad_turn", f"{text} or their loss")
+        turns[-1] = replace(said, extra=extra)
     return turns
 
 
@@ -262,16 +267,6 @@ def _train(message: Mapping[str, Any], number: int) -> bool | None:
     return values.pop() if values else None
 
 
-def _joined(said: Turn, call: Turn, number: int) -> Turn:
-    """Return what the assistant says and the call that follows as one turn."""
-    both = {"tool_calls": [*said.extra.get("tool_calls", ()), *call.extra["tool_calls"]]}
-    differ = (said.extra.keys() & call.extra.keys()) - {"tool_calls", "content"}
-    if said.train != call.train or any(said.extra[key] != call.extra[key] for key in differ):
-        text = f"turn {number} is a call of the turn before it, and they differ in"
-        raise BadRecord("bad_turn", f"{text} {', '.join(sorted(differ)) or 'their loss'}")
-    return replace(said, extra={**call.extra, **said.extra, **both})
-
-
 def _calls(content: Any, number: int) -> list[dict[str, Any]]:
     """Return the calls of a ``function_call`` turn, whose content is their JSON (LLaMA-Factory)."""
     try:
@@ -286,74 +281,35 @@ def _calls(content: Any, number: int) -> list[dict[str, Any]]:
     return [{"type": "function", "function": call} for call in calls]
 
 
-def _parts(raw: RawRecord, content: Any, number: int) -> Parts:
+def _parts(raw: RawRecord, content: Any, number: int, is_whole: bool = False) -> Parts:
+    """Return the parts of a message's content; texts of a document are `is_whole`."""
     if isinstance(content, str):
         return raw.split(content)
-    if isinstance(content, list | tuple):
-        return tuple(piece for part in content for piece in _part(raw, part, number))
-    if content is not None:
+    if not isinstance(content, list | tuple | None):
         raise BadRecord("bad_turn", f"the content of turn {number} is {named(content)}")
-    return ()
-
-
-def _part(raw: RawRecord, part: Any, number: int) -> Parts:
-    kind = part_kind(part)
-    if kind == "text":
-        raw.note_unknown(part, PART_KEYS)
-        text = _text_of(part, number)
-        return raw.split(text) if text else (text,)
-    if kind is not None:
-        return (raw.part(kind, part),)
-    if not isinstance(part, OBJECT):
-        has = f"that is {named(part)}, not an object"
-    elif part.get("type") is None:
-        has = "without a type"
-    else:
-        has = f"of unknown type {cut(part['type'])}"
-    known = ", ".join(LIST_KEYS)
-    raise BadRecord("bad_turn", f"turn {number} has a content part {has}: known are text, {known}")
-
-
-def _text_of(part: Any, number: int) -> str:
-    return text_of(
-        part if isinstance(part, str) else part.get("text"), f"a text part of turn {number}"
-    )
-
-
-def _tools(tools: Any) -> list[Any] | None:
-    if isinstance(tools, str) and tools.strip():  # LLaMA-Factory keeps them as JSON text
-        try:
-            tools = orjson.loads(tools)
-        except ValueError:
-            raise BadRecord("bad_record", "'tools' is text that is not JSON") from None
-    if tools is None or isinstance(tools, str):
-        return None
-    if not isinstance(tools, list):
-        raise BadRecord("bad_record", f"'tools' is {named(tools)}, not a list")
-    refuse_rounded(tools, "tools")
-    return tools
-
-
-def _with_system(raw: RawRecord, turns: list[Turn]) -> tuple[Turn, ...]:
-    stated = [name for name in SYSTEM if raw.columns.get(name) not in (None, "")]
-    if not stated:
-        return tuple(turns)
-    if len(stated) > 1:
-        raise BadRecord(
-            UNUSED, f"the record has both {' and '.join(map(repr, stated))}: ignore one"
-        )
-    name, system = stated[0], text_of(raw.columns[stated[0]], stated[0])
-    if turns[0].role == "system":
-        if turns[0].parts == (system,):
-            return tuple(turns)
-        raise BadRecord("bad_turn", f"the record has both {name!r} and a leading system turn")
-    return (Turn("system", (system,)), *turns)
+    parts: list[str | Media] = []
+    for part in content or ():
+        kind = part_kind(part)
+        if isinstance(part, Media):
+            parts.append(part)
+        elif kind == "text":
+            raw.note_unknown(part, PART_KEYS)
+            text = part if isinstance(part, str) else part.get("text")
+            text = text_of(text, f"a text part of turn {number}")
+            parts += [text] if is_whole or not text else raw.split(text)
+        elif kind is not None:
+            parts.append(raw.part(kind, part))
+        else:
+            has = f"of type {cut(part.get('type'))}" if isinstance(part, OBJECT) else named(part)
+            text = f"turn {number} has a content part {has}: known are text, {', '.join(LIST_KEYS)}"
+            raise BadRecord("bad_turn", text)
+    return tuple(parts)
 
 
 # -- columns that change what a conversation means -------------------------------------------------
 
 
-def refuse_flags(record: Mapping[str, Any]) -> None:
+def _refuse_flags(record: Mapping[str, Any]) -> None:
     """Raise a BadRecord if a column says that other messages are trained on than the policy's."""
     for name, value in record.items():
         wanted = _usual_flag(name)

@@ -19,24 +19,22 @@ is ``{"prompt": "Which?", "response": "That."}``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
 from packidx.errors import BadRecord
 from packidx.format.manifest import Layout
+from packidx.format.terms import PAIR_SIDES
 from packidx.records.conversation import Conversation
-from packidx.records.dialects.messages import standard_message
-from packidx.records.dialects.qa import is_blank, is_same, meaning_of
+from packidx.records.dialects.messages import are_messages, standard_message
+from packidx.records.dialects.qa import ANSWERS, QUESTIONS, is_blank, meaning_of
 from packidx.records.dialects.raw_record import RawRecord
-from packidx.records.media.held import texts_of
 from packidx.records.media.references import (
-    LIST_KEYS,
     OBJECT,
     TURN_KEYS,
     content_of,
-    cut,
     named,
     role_of,
     turn_key,
@@ -45,52 +43,37 @@ from packidx.records.media.references import (
 BESIDE = ("rejected_response", "rejected_messages")
 """Columns of an answer to avoid, beside a record that has the other one as its own."""
 _WORDS = {"true": True, "false": False}
-_ANSWER_TO = {"prompt": "response", "instruction": "output", "question": "answer"}
 _ASKING = ("user", "human", "system")
 _OF_TOOLS = ("tool", "observation", "function_response", "tool_response")
-_SIDES = ("chosen", "rejected")
-_OF_SIDES = (*_SIDES, *BESIDE)
-_MESSAGES = ("prompt", "chosen", "rejected", "rejected_messages")  # or text
+_SIDES = (*PAIR_SIDES, *BESIDE)
 _SIGNS = frozenset(("rejected", "kto_tag", "label", *BESIDE))
-_TAKE_ONE = "take one side, --pair chosen"
-_WITHOUT = "keep the records to train on, without it"
 
 
-class Preference:
+def refuse_preferences(raw: RawRecord) -> Conversation | None:
     """Pairs and verdicts, which need to know the answer to train on: they are refused."""
-
-    name = "preference"
-    columns: frozenset[str] = frozenset()
-
-    def read(self, raw: RawRecord) -> Conversation | None:
-        """See `Dialect`; only records without a pair or a verdict are passed on."""
-        record = raw.columns
-        if _SIGNS.isdisjoint(record):
-            return None
-        has = {
-            name
-            for name in (*_OF_SIDES, "response", "prompt", "completion")
-            if is_answer(record.get(name))
-        }
-        label, beside = record.get("label"), next((name for name in BESIDE if name in has), None)
-        if {"chosen", "rejected"} <= has:
-            what, cure = "a pair of answers in 'chosen' and 'rejected'", _TAKE_ONE
-        elif {"rejected", "response"} <= has and any(is_answer(record.get(k)) for k in TURN_KEYS):
-            what = "an answer and one to avoid, in 'rejected', beside turns that hold neither"
-            cure = "put the answer behind the turns in the file, and leave 'rejected' out"
-        elif beside is not None:
-            what, cure = f"an answer to avoid in {beside!r}", _TAKE_ONE
-        elif _verdict(record.get("kto_tag")) is not None:
-            what, cure = "a verdict on its answer in 'kto_tag'", _WITHOUT
-        elif {"prompt", "completion"} <= has and _verdict(label) is not None:
-            what, cure = "a verdict on its 'completion' in 'label'", _WITHOUT
-        elif _verdict(label) is False and type(label) is not int:
-            what = "the verdict false on its answer in 'label' (ms-swift's KTO)"
-            cure = "leave the record out, or, where 'label' says something else, that column"
-        else:
-            return None
-        text = f"the record has {what}, and a pack needs to know which answer to train on: {cure}"
-        raise BadRecord("preference_data", text)
+    record, label = raw.columns, raw.columns.get("label")
+    if _SIGNS.isdisjoint(record):
+        return None
+    has = {
+        name
+        for name in (*_SIDES, *TURN_KEYS, "response", "prompt", "completion")
+        if is_answer(record.get(name))
+    }
+    is_verdict = _verdict(label) is False and type(label) is not int  # ms-swift's
+    if {*PAIR_SIDES} <= has or not has.isdisjoint(BESIDE):
+        what, cure = sorted(has.intersection(_SIDES)), "take one side, --pair chosen"
+    elif {"rejected", "response"} <= has and not has.isdisjoint(TURN_KEYS):
+        what, cure = ["rejected"], "put the answer behind the turns, and leave 'rejected' out"
+    elif _verdict(record.get("kto_tag")) is not None:
+        what, cure = ["kto_tag"], "keep the records to train on, without it"
+    elif is_verdict or ({"prompt", "completion"} <= has and _verdict(label) is not None):
+        what, cure = ["label"], "keep the records to train on, without it"
+    else:
+        return None
+    text = f"the record has an answer to avoid, or a verdict, in {' and '.join(map(repr, what))}"
+    raise BadRecord(
+        "preference_data", f"{text}, and a pack needs to know which answer to train on: {cure}"
+    )
 
 
 def take_side(columns: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
@@ -102,65 +85,60 @@ def take_side(columns: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
     Raises:
         BadRecord: ``no_pair``, the record has none, or ``bad_pair``, it cannot be understood.
     """
-    record, side = _standard(columns, layout), str(layout.pair)
-    has_both = is_answer(record.get("chosen")) and is_answer(record.get("rejected"))
-    beside = [name for name in BESIDE if is_answer(record.get(name))]
+    record, side = {**columns, **_standard_messages(columns, layout)}, str(layout.pair)
+    has = [name for name in _SIDES if is_answer(record.get(name))]
+    has_both, beside = {*PAIR_SIDES} <= {*has}, [name for name in BESIDE if name in has]
     if not (has_both or beside):
-        has = [repr(name) for name in _OF_SIDES if is_answer(record.get(name))]
-        lacks = f"only {' and '.join(has)}" if has else ", ".join(sorted(record)[:20]) or "nothing"
-        text = f"the record has {lacks}, and --pair takes one side of a pair: give 'chosen' and"
-        raise BadRecord("no_pair", f"{text} 'rejected', or 'rejected_response' beside an answer")
-    for name in (f"{word}_{kind}{s}" for word in _SIDES for kind in LIST_KEYS for s in ("s", "")):
-        if record.get(name) not in (None, "", [], ()):
-            text = f"{name!r} are media of one side alone, which is not supported"
-            raise BadRecord("bad_pair", f"{text}: both sides have those of the record")
+        names = f"only {' and '.join(map(repr, has))}" if has else ", ".join(sorted(record)[:20])
+        text = f"the record has {names or 'nothing'}, and --pair takes one side of a pair: give"
+        raise BadRecord(
+            "no_pair", f"{text} 'chosen' and 'rejected', or 'rejected_response' beside an answer"
+        )
     if record.get("input_ids") is not None:
-        raise BadRecord("bad_pair", "the record has input_ids, and they name no side")
-    rest = {k: v for k, v in record.items() if k not in _OF_SIDES and k != "_text_tokens"}
-    own = _own_answers(record, rest)
+        raise _bad("the record has input_ids, and they name no side")
+    rest = {k: v for k, v in record.items() if k not in _SIDES and k != "_text_tokens"}
     if side == "chosen" and not has_both:
         return rest
-    rest = {name: value for name, value in rest.items() if name not in own}
-    if has_both:
-        return _answered(rest, record[side], side)
+    own = [n for n in rest if meaning_of(n) == "another answer" and not is_blank(rest[n])]
+    rest = {name: value for name, value in rest.items() if meaning_of(name) != "another answer"}
+    if has_both:  # another answer is left over
+        return _answered(rest, record[side], side, next(n for n in ANSWERS if n not in own))
     if len(beside) > 1:
-        raise BadRecord("bad_pair", f"the record has both {' and '.join(map(repr, BESIDE))}")
+        raise _bad(f"the record has both {' and '.join(map(repr, BESIDE))}")
     answer, key = record[beside[0]], turn_key(rest)
     if "rejected_messages" in beside:
         turns = [answer] if isinstance(answer, OBJECT) else answer
         return {**{k: v for k, v in rest.items() if k != key}, "messages": turns}
     if not isinstance(answer, str):
-        text = f"'rejected_response' is {named(answer)}, not one text"
-        raise BadRecord("bad_pair", f"{text}: a pair has one answer to avoid")
+        raise _bad(f"'rejected_response' is {named(answer)}, not one text")
     if key is None:
-        return {**rest, "response": answer}
+        return _answered(rest, answer, side, own[0] if own else "response")
     turns = rest[key]
     if not isinstance(turns, list | tuple) or not turns or role_of(turns[-1]) in (None, *_ASKING):
-        text = f"the last turn of {key!r} is not an answer that 'rejected_response' could stand for"
-        raise BadRecord("bad_pair", text)
+        raise _bad(f"the last turn of {key!r} is no answer that 'rejected_response' could replace")
     return {**rest, key: [*turns[:-1], {"role": "assistant", "content": answer}]}
 
 
-def _standard(columns: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
-    """Return columns with standard messages; JSON of messages in text is decoded."""
+def _bad(text: str) -> BadRecord:
+    return BadRecord("bad_pair", text)
+
+
+def _standard_messages(columns: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
+    """Return the columns that hold messages, in standard form; JSON of them in text is decoded."""
     changed: dict[str, Any] = {}
-    for name in (turn_key(columns), *_MESSAGES):
-        value = None if name is None else columns.get(name)
-        if name in _MESSAGES and isinstance(value, str) and value[:1] in ("[", "{"):
+    for name in (turn_key(columns) or "", "prompt", "chosen", "rejected", "rejected_messages"):
+        value = columns.get(name)
+        if isinstance(value, str) and value[:1] in ("[", "{"):
             try:
                 decoded = orjson.loads(value)
             except ValueError:
                 continue  # a text that begins with a bracket
-            listed = decoded if isinstance(decoded, list) else [decoded]
-            messages = [standard_message(each, layout) for each in listed]
-            if not messages or any(role_of(each) is None for each in messages):
-                continue
-            value = decoded
+            value = decoded if are_messages(decoded, layout) else None
         if isinstance(value, list | tuple):
-            changed[str(name)] = [standard_message(each, layout) for each in value]
+            changed[name] = [standard_message(each, layout) for each in value]
         elif isinstance(value, dict):
-            changed[str(name)] = standard_message(value, layout)
-    return {**columns, **changed}
+            changed[name] = standard_message(value, layout)
+    return changed
 
 
 def _verdict(value: Any) -> bool | None:
@@ -172,88 +150,57 @@ def _verdict(value: Any) -> bool | None:
 
 def is_answer(value: Any) -> bool:
     """Return True for text, a message or messages: no flag, number or empty cell."""
-    if isinstance(value, list | tuple):
-        return bool(value) and all(isinstance(item, (str, *OBJECT)) for item in value)
-    return bool(value) and isinstance(value, (str, *OBJECT))
+    items = value if isinstance(value, list | tuple) else [value]
+    return bool(value) and all(isinstance(item, (str, *OBJECT)) for item in items)
 
 
-def _own_answers(record: Mapping[str, Any], rest: Mapping[str, Any]) -> Collection[str]:
-    """Return the columns of a record's own answer, which is the chosen one.
-
-    Raises:
-        BadRecord: ``bad_pair``, two of them differ.
-    """
-    own = {name: value for name, value in rest.items() if meaning_of(name) == "another answer"}
-    stated = {name: value for name, value in own.items() if not is_blank(value)}
-    chosen, key = record.get("chosen"), turn_key(rest)
-    if not is_answer(chosen):
-        chosen = next(iter(stated.values()), None) if key is None else rest[key]
-    last = chosen[-1] if isinstance(chosen, list | tuple) and chosen else chosen
-    said = "".join(texts_of(content_of(last) if isinstance(last, OBJECT) else last))
-    for name, value in stated.items():
-        others = texts_of(value)
-        if others and not any(is_same(text, said) for text in others):
-            text = f"{name!r} is {cut(value)}, and the chosen answer is {cut(said)}"
-            raise BadRecord("bad_pair", f"{text}: --ignore {name} leaves one out")
-    return own.keys()
-
-
-def _answered(rest: dict[str, Any], answer: Any, side: str) -> dict[str, Any]:
-    """Return `rest` with the answer of a side: beside its question, or behind its messages.
+def _answered(rest: dict[str, Any], answer: Any, side: str, column: str) -> dict[str, Any]:
+    """Return `rest` with the answer of a side: beside its question in `column`, or behind its
+    messages.
 
     Messages of a side that begin with those of the user are the whole conversation.
     """
     key = turn_key(rest)
     if isinstance(answer, str):
-        question = next((name for name in _ANSWER_TO if rest.get(name) is not None), None)
+        question = next((name for name in QUESTIONS if rest.get(name) is not None), None)
+        if question is None and key is None:
+            raise _bad(f"{side!r} is text without a 'prompt': give what was asked, or turns")
         if question is not None and isinstance(rest[question], str):
             if key is not None:
-                text = f"the record has both {question!r} and {key!r} before {side!r}"
-                raise BadRecord("bad_pair", f"{text}: leave one of the two out")
-            return {**rest, _ANSWER_TO[question]: answer}
-        if question is None and key is None:
-            text = "is text without a 'prompt': give what was asked in 'prompt', or turns"
-            raise BadRecord("bad_pair", f"{side!r} {text}")
+                raise _bad(f"the record has both {question!r} and {key!r}: leave one of them out")
+            return {**rest, column: answer}
         answer = {"role": "assistant", "content": answer}
     turns = [answer] if isinstance(answer, OBJECT) else list(answer)
     if isinstance(turns[0], str):
-        raise BadRecord("bad_pair", f"{side!r} is a list of texts: give one answer")
-    asked, name = None if key is None else rest[key], key
-    if (prompt := rest.get("prompt")) is not None:
-        name, asked = "prompt", [prompt] if isinstance(prompt, OBJECT) else prompt
-        if isinstance(prompt, str):
-            asked = [{"role": "user", "content": prompt}]
-        elif not is_answer(asked) or isinstance(asked[0], str):
-            raise BadRecord("bad_pair", f"'prompt' is {named(prompt)}, neither text nor turns")
+        raise _bad(f"{side!r} is a list of texts: give one answer")
+    name = "prompt" if rest.get("prompt") is not None else key
+    asked: Any = None if name is None else rest[name]
+    if name == "prompt":
+        asked = {"role": "user", "content": asked} if isinstance(asked, str) else asked
+        asked = [asked] if isinstance(asked, OBJECT) else asked
+        if not is_answer(asked) or isinstance(asked[0], str):
+            raise _bad(f"'prompt' is {named(rest[name])}, neither text nor turns")
     kept = {name: value for name, value in rest.items() if name not in ("prompt", *TURN_KEYS)}
     if role_of(turns[0]) in _ASKING:
         if asked is not None and not _is_within(asked, turns):
-            text = f"holds a whole conversation, which does not begin with {name!r}"
-            raise BadRecord("bad_pair", f"{side!r} {text}: leave one of the two out")
+            raise _bad(f"{side!r} is a conversation that does not begin with {name!r}: drop one")
         return {**kept, "messages": turns}
     if not isinstance(asked, list | tuple) or not asked:
-        text = "is an answer, and nothing says what was asked: give a 'prompt'"
-        raise BadRecord("bad_pair", f"{side!r} {text}")
+        raise _bad(f"{side!r} is an answer, and nothing says what was asked: give a 'prompt'")
     if role_of(asked[-1]) not in (*_ASKING, *_OF_TOOLS):
-        text = f"{name!r} ends with an answer, before that in {side!r}"
-        raise BadRecord("bad_pair", f"{text}: end it with what was asked")
+        raise _bad(f"{name!r} ends with an answer, before that in {side!r}: end it with a question")
     return {**kept, "messages": [*asked, *turns]}
 
 
 def _is_within(asked: Any, turns: list[Any]) -> bool:
     """Return True if a conversation begins with what was asked, a system message before it or not,
     or equals the record's own messages but for the last."""
-    said = [_said(turn) for turn in turns]
-    first = [_said(turn) for turn in asked] if isinstance(asked, list | tuple) else [None]
-    begins = [said[at : at + len(first)] for at in (0, 1)]
-    if first in begins:
-        return True
-    return first[:-1] == said[: len(first) - 1] and len(first) == len(said)
 
+    def said(turn: Any) -> tuple[Any, Any]:
+        role = role_of(turn)
+        return ("user" if role == "human" else role), content_of(turn) if role else turn
 
-def _said(turn: Any) -> tuple[Any, Any]:
-    """Return a message's role and content."""
-    if not isinstance(turn, OBJECT):
-        return None, turn
-    role = role_of(turn)
-    return "user" if role == "human" else role, content_of(turn)
+    first = [said(turn) for turn in asked] if isinstance(asked, list | tuple) else [None]
+    whole = [said(turn) for turn in turns]
+    begins = any(whole[at : at + len(first)] == first for at in (0, 1))
+    return begins or (len(first) == len(whole) and first[:-1] == whole[:-1])

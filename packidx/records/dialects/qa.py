@@ -1,4 +1,4 @@
-"""Questions and answers in columns of their own.
+"""Questions and answers in columns of their own, and captions of media.
 
 - A question is a text, and what stands beside it (``input``, ``query``) is joined by a newline, as
   LLaMA-Factory does; TRL's ``prompt`` and ``completion`` may be messages.
@@ -7,6 +7,7 @@
 - Refused are choices that the question does not hold, numbers of choices (one record does not say
   whether they count from 0 or 1), and an answer beside a column that has another one, or that says
   it is wrong.
+- Of a caption, the record's media are what the user says.
 
 Example: ``{"question": "A. red B. blue", "answer": "B", "choices": ["red", "blue"]}`` is read, as
 both choices stand in the question. With ``"answer": 1`` it is refused.
@@ -24,16 +25,15 @@ from typing import Any
 from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation
 from packidx.records.dialects.messages import (
-    CHAT_COLUMNS,
+    are_messages,
     chat,
     pair_turns,
     read_turns,
-    standard_message,
 )
-from packidx.records.dialects.raw_record import RawRecord
+from packidx.records.dialects.raw_record import URLS, RawRecord
 from packidx.records.layout import CAPTIONS, UNUSED
 from packidx.records.media.held import texts_of
-from packidx.records.media.references import OBJECT, cut, refuse_rounded, role_of, text_of
+from packidx.records.media.references import OBJECT, cut, refuse_rounded, text_of
 
 ANSWERS = ("response", "completion", "output", "answer", "answers", "answerKey")
 """Columns of an answer."""
@@ -45,8 +45,8 @@ FORMS = (
     ("query", None, "response"),  # ms-swift
 )
 """Columns of a question, of what stands beside it, and of the answer; the first that match."""
-_LISTED = ("answer", "answers")  # which may hold several
-_ASKING = ("user", "human", "system")
+QUESTIONS = tuple(dict.fromkeys(form[0] for form in FORMS))
+"""Columns of a question."""
 _BESIDE = ("answer_confidence", "answer_type", "raw_answer", "question_id", "id")
 """Texts beside an answer, in VQA, VizWiz and OK-VQA."""
 _NOTHING = ("", "nan", "NaN")
@@ -60,62 +60,52 @@ _MEANINGS = {
     "a verdict": r"(?:is|answer)?_?(?:is_)?(?:correct|positive|right|true)|label",
 }
 """Columns that change what an answer means, by what they hold."""
-_LETTERS = tuple("ABCDEFGH")
 _LABEL = re.compile(r"(?:^|[\s(\[])([A-Ha-h0-8]|[iv]{1,4}|[IV]{1,4})[.):\]](?!\d)")
 _SECOND = frozenset(("B", "b", "II", "ii", "1", "2"))
 _WRONG = ("0", "false", "incorrect", "wrong")
 _NUMBER = re.compile(r"-?\d{1,3}(?:\.0)?")
 
 
-class QuestionAnswer:
+def read_answer(form: tuple[str, str | None, str], raw: RawRecord) -> Conversation | None:
     """A question and its answer, in columns of these names."""
-
-    def __init__(self, question: str, beside: str | None, answer: str) -> None:
-        self.name = f"{question}, {answer}"
-        self._names = question, beside, answer
-        self.columns = CHAT_COLUMNS | {question, beside or question, answer, "history"}
-
-    def read(self, raw: RawRecord) -> Conversation | None:
-        """See `Dialect`."""
-        question, beside, answer = self._names
-        record = raw.columns
-        asked, said = record.get(question), record.get(answer)
-        if asked is None or said is None:
-            return None
-        if not (isinstance(asked, str) and isinstance(said, str)):
-            prompt, completion = _messages(raw, asked, "user"), _messages(raw, said, "assistant")
-            if prompt is not None and completion is not None:
-                turns = [  # TRL's trainer does not train on answers that the prompt holds
-                    turn if turn.role in ("user", "system") else replace(turn, train=False)
-                    for turn in read_turns(raw, prompt)
-                ]
-                return chat(raw, turns + read_turns(raw, completion))
-        texts = [asked, record.get(beside) if beside else None]
-        asked = "\n".join(text_of(text, question) for text in texts if text not in (None, ""))
-        is_first = raw.layout.answers == "first"
-        said = answer_text(said, answer, is_first=is_first)
-        refuse_beside(record, answer, said, asked)
-        before = record.get("history") or []
-        if not isinstance(before, list | tuple) or not all(
-            isinstance(pair, list | tuple) and len(pair) == 2 for pair in before
-        ):
-            raise BadRecord("bad_turn", "'history' is not a list of [question, answer]")
-        return chat(raw, pair_turns(raw, [*before, (asked, said)]))
-
-
-QUESTIONS = frozenset(form[0] for form in FORMS)
-"""Columns of a question."""
-
-
-def _messages(raw: RawRecord, value: Any, role: str) -> list[Any] | None:
-    """Return a prompt or a completion as messages; None if it is neither text nor messages."""
-    if isinstance(value, str):
-        return [{"role": role, "content": value}]
-    messages = [value] if isinstance(value, OBJECT) else value
-    if not isinstance(messages, list | tuple) or not messages:
+    question, beside, answer = form
+    record, layout = raw.columns, raw.layout
+    asked, said = record.get(question), record.get(answer)
+    if asked is None or said is None:
         return None
-    named_so = (role_of(standard_message(each, raw.layout)) is not None for each in messages)
-    return [dict(each) for each in messages] if all(named_so) else None
+    if not (isinstance(asked, str) and isinstance(said, str)):
+        listed = [
+            [{"role": role, "content": value}] if isinstance(value, str)
+            else [dict(value)] if isinstance(value, OBJECT) else value
+            for role, value in (("user", asked), ("assistant", said))
+        ]  # fmt: skip
+        if all(are_messages(each, layout) for each in listed):
+            turns = [  # TRL's trainer does not train on answers that the prompt holds
+                turn if turn.role in ("user", "system") else replace(turn, train=False)
+                for turn in read_turns(raw, listed[0])
+            ]
+            return chat(raw, turns + read_turns(raw, listed[1]))
+    texts = [asked, record.get(beside) if beside else None]
+    asked = "\n".join(text_of(text, question) for text in texts if text not in (None, ""))
+    said = answer_text(said, answer, is_first=layout.answers == "first")
+    _refuse_beside(record, answer, said, asked)
+    before = record.get("history") or []
+    if not isinstance(before, list | tuple) or not all(
+        isinstance(pair, list | tuple) and len(pair) == 2 for pair in before
+    ):
+        raise BadRecord("bad_turn", "'history' is not a list of [question, answer]")
+    return chat(raw, pair_turns(raw, [*before, (asked, said)]))
+
+
+def read_caption(column: str, raw: RawRecord) -> Conversation | None:
+    """A caption in a column of its own, beside media."""
+    caption = raw.columns.get(column)
+    if caption is None or not any(raw.listed.values()):
+        return None
+    raw.consumed |= {url for url in URLS if "://" in str(raw.columns.get(url))[:8]}
+    said = answer_text(caption, column)
+    _refuse_beside(raw.columns, column, said)
+    return chat(raw, pair_turns(raw, [("", said)]))
 
 
 def answer_text(value: Any, name: str, *, is_first: bool = False) -> str:
@@ -128,7 +118,7 @@ def answer_text(value: Any, name: str, *, is_first: bool = False) -> str:
     Raises:
         BadRecord: ``bad_turn``, there is none, or there are several that differ.
     """
-    if name in _LISTED and not isinstance(value, str):
+    if name in ("answer", "answers") and not isinstance(value, str):
         value = _one_of(value, name, is_first)
     elif name == "answers" and (value[:1], value.rstrip()[-1:]) in (("[", "]"), ("{", "}")):
         text = f"{name!r} is {cut(value)}, a text that may be a list of answers"
@@ -136,7 +126,7 @@ def answer_text(value: Any, name: str, *, is_first: bool = False) -> str:
     refuse_rounded(value, name)
     is_number = type(value) in (int, float) and math.isfinite(value)
     text = str(value) if is_number else text_of(value, name)
-    if text.strip() in _NOTHING:
+    if is_blank(text):
         raise BadRecord("bad_turn", f"{name!r} is {text!r}, no answer: a --transform leaves it out")
     return text
 
@@ -145,11 +135,11 @@ def _one_of(value: Any, name: str, is_first: bool) -> Any:
     """Return the answer of a list of equal ones; also from objects, as VQA and SQuAD have them."""
     if isinstance(value, OBJECT):
         key = "answer" if "answer" in value else "text"
-        further = [k for k, v in value.items() if v and k != key and k not in _BESIDE]
-        is_wrong = ("correct" in k and v is not None and not v for k, v in value.items())
-        if any(texts_of(value[k]) for k in further) or any(is_wrong):
-            text = f"{name!r} is {cut(dict(value))}, which says more than an answer"
-            raise BadRecord("bad_turn", f"{text}: a --transform says what is meant")
+        for other, held in value.items():
+            says_more = held and other not in (key, *_BESIDE) and texts_of(held)
+            if says_more or ("correct" in other and held is not None and not held):
+                text = f"{name!r} is {cut(dict(value))}, which says more than an answer"
+                raise BadRecord("bad_turn", f"{text}: a --transform says what is meant")
         value = value.get(key)
     if not isinstance(value, list | tuple):
         return value
@@ -170,12 +160,11 @@ def meaning_of(name: str) -> str | None:
     """Return what a column holds beside an answer, by its name: a key of `_MEANINGS`, or None."""
     if name in ANSWERS:
         return "another answer"
-    return next(
-        (what for what, names in _MEANINGS.items() if re.fullmatch(names, name, re.I)), None
-    )
+    found = (what for what, names in _MEANINGS.items() if re.fullmatch(names, name, re.I))
+    return next(found, None)
 
 
-def refuse_beside(record: Mapping[str, Any], column: str, said: str, asked: str = "") -> None:
+def _refuse_beside(record: Mapping[str, Any], column: str, said: str, asked: str = "") -> None:
     """Raise a BadRecord for choices that the question lacks, another answer, a verdict that an
     answer is wrong, and the number of a choice.
 
@@ -187,22 +176,36 @@ def refuse_beside(record: Mapping[str, Any], column: str, said: str, asked: str 
     is_lettered = not (is_blank(record.get("A")) or is_blank(record.get("B")))
     is_text, has_choices = type(record[column]) is str, False
     for name, value in record.items():
-        what = "choices" if is_lettered and name in _LETTERS else meaning_of(name)
+        what = "choices" if is_lettered and name in [*"ABCDEFGH"] else meaning_of(name)
         if what is None or name == column or is_blank(value):
             continue
         is_number, reason = type(value) in (int, float), UNUSED
-        if what == "a verdict":
-            is_wrong = _is_verdict(name, value, column, said)
+        if what == "a verdict":  # of a caption, any label is one
+            word = str(value).strip().casefold().removesuffix(".0")
+            is_label = name == "label"
+            is_own = str(value) == said or (
+                is_label and said.strip(" .").casefold() in ("yes", "no", "true", "false")
+            )
+            is_wrong = type(value) in (bool, int, float, str) and not is_own and (
+                word in _WRONG or (is_label and column in CAPTIONS and word in ("1", "true"))
+            )  # fmt: skip
         elif not asked or (is_number and (what == "choices" or is_text)):
             continue
         else:
             numbers = value if isinstance(value, list | tuple) else [value]
             texts = [str(each) for each in numbers if type(each) in (int, float)] + texts_of(value)
             if what == "choices":
-                has_choices, is_wrong = True, not all(is_in(text, asked) for text in texts)
+                has_choices, is_wrong = (
+                    True,
+                    not all(
+                        re.search(rf"(?<!\w){re.escape(_words(text))}(?!\w)", _words(asked))
+                        for text in texts
+                    ),
+                )
             else:
                 reason, texts = "bad_turn", [text for text in texts if not is_blank(text)]
-                is_wrong = bool(texts) and not any(is_same(text, said) for text in texts)
+                same = (_words(text).rstrip(".") == _words(said).rstrip(".") for text in texts)
+                is_wrong = bool(texts) and not any(same)
         if is_wrong:
             text = f"{name!r} is {cut(value)}, {what} beside {column!r}, {cut(record[column])}"
             raise BadRecord(reason, f"{text}: a --transform says what is meant, or --ignore {name}")
@@ -215,26 +218,9 @@ def refuse_beside(record: Mapping[str, Any], column: str, said: str, asked: str 
         raise BadRecord("bad_turn", f"{text}: a --transform says of which one")
 
 
-def _is_verdict(name: str, value: Any, column: str, said: str) -> bool:
-    """Return True if a column says that an answer is wrong, or whether a caption is right."""
-    if type(value) not in (bool, int, float, str) or str(value) == said:
-        return False
-    if name == "label" and said.strip(" .").casefold() in ("yes", "no", "true", "false"):
-        return False
-    wrong = (*_WRONG, "1", "true") if name == "label" and column in CAPTIONS else _WRONG
-    return str(value).strip().casefold().removesuffix(".0") in wrong
-
-
-def is_same(text: str, said: str) -> bool:
-    """Return True if two answers differ in case, spacing and a full stop alone."""
-    one, other = (" ".join(each.split()).casefold().rstrip(".") for each in (text, said))
-    return one == other
-
-
-def is_in(text: str, asked: str) -> bool:
-    """Return True if a text stands in another one, in any case and spacing."""
-    words, others = (" ".join(each.casefold().split()) for each in (text, asked))
-    return re.search(rf"(?<!\w){re.escape(words)}(?!\w)", others) is not None
+def _words(text: str) -> str:
+    """Return a text in one case, with one space between words."""
+    return " ".join(text.casefold().split())
 
 
 def is_blank(value: Any) -> bool:

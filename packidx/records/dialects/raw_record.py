@@ -16,11 +16,11 @@ Example: in ``{"text": "<image> A cat. <image>", "images": ["a.png", "b.png"]}``
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from packidx.errors import BadRecord
 from packidx.format.manifest import DEFAULT, Layout
@@ -35,13 +35,11 @@ from packidx.records.media.references import (
     PART_KEYS,
     REFERENCE_KEYS,
     TURN_KEYS,
-    cut,
     integer,
     is_empty,
     media_entries,
     medium_of,
     named,
-    stated_facts,
     turn_key,
 )
 
@@ -78,20 +76,13 @@ _TEMPLATED = re.compile(
 """Placeholders that prompt templates write for a medium."""
 
 
-class Dialect(Protocol):
+class Dialect(NamedTuple):
     """A form that records have."""
 
-    name: str
     columns: frozenset[str]
     """Standard names of the columns that it consumes. All other columns are leftovers."""
-
-    def read(self, raw: RawRecord) -> Conversation | None:
-        """Return the conversation of a record; None if it is of another dialect.
-
-        Raises:
-            BadRecord: it is of this dialect, and something in it is wrong.
-        """
-        ...
+    read: Callable[[RawRecord], Conversation | None]
+    """Record → its conversation, None if it is of another dialect, or a BadRecord."""
 
 
 class RawRecord:
@@ -110,7 +101,7 @@ class RawRecord:
         consumed: columns that were read besides those of the dialect.
         unknown_keys: keys of messages, content parts and media that have a value and that nothing
             reads.
-        num_media: number of media that were read.
+        has_medium: True if a medium was read.
         has_literal: True if a text holds a placeholder, and nothing in the record can be a medium.
     """
 
@@ -127,34 +118,16 @@ class RawRecord:
         self.dialect: Dialect | None = None
         self.consumed: set[str] = set()
         self.unknown_keys: list[str] = []
-        self.has_literal, self.num_media = False, 0
+        self.has_medium = self.has_literal = False
         self._is_sample, self._start = members is not None, len(key or "") + 1
         ignored = {name.removeprefix(".") for name in layout.ignore} if members else ()
-        self._members = {
-            name: content
-            for name, content in (members or {}).items()
-            if name[self._start :] not in ignored
-        }
+        kept = (members or {}).items()
+        self._members = {name: file for name, file in kept if name[self._start :] not in ignored}
         self._named: set[str] = set()  # members that the record names
         self._given: set[str] = set()  # and those that placeholders stand for
         self._is_inferred = False
         self._in_parts: list[Any] = []
         self._used: dict[str, int] = {}  # entries of lists, by placeholders
-        self._seen: dict[str, int] = {}  # all media
-
-    @cached_property
-    def _stated(self) -> dict[str, Sequence[Any]] | None:
-        """Lists of ``mm_inputs_meta``, by kind of media."""
-        meta = self.columns.get("mm_inputs_meta")
-        if meta is None:
-            return None
-        if not isinstance(meta, OBJECT):
-            raise BadRecord(_REASON, f"'mm_inputs_meta' is {named(meta)}, not an object")
-        lists = {k: meta[f"{k}s_meta"] for k in LIST_KEYS if meta.get(f"{k}s_meta") is not None}
-        for kind, entries in lists.items():
-            if not isinstance(entries, list | tuple):
-                raise BadRecord(_REASON, f"'{kind}s_meta' is {named(entries)}, not a list")
-        return lists
 
     @cached_property
     def listed(self) -> dict[str, list[Any]]:
@@ -226,11 +199,12 @@ class RawRecord:
     def may_have_media(self) -> bool:
         """True if a column besides the texts may name a medium: by its own name, or since it holds
         one, or bytes or objects of unknown content."""
-        if self.listed:
-            return True
-        columns = {name: value for name, value in self.columns.items() if name not in _TEXTS}
-        return not MEDIA_COLUMNS.isdisjoint(columns) or any(
-            media_in(value) is not None or _is_opaque(value) for value in columns.values()
+        others = self.columns.keys() - _TEXTS
+        values = [self.columns[name] for name in others]
+        return (
+            bool(self.listed)
+            or not MEDIA_COLUMNS.isdisjoint(others)
+            or any(_is_opaque(value) or media_in(value) is not None for value in values)
         )
 
     @property
@@ -251,9 +225,10 @@ class RawRecord:
             text = f"a text, in <img>…</img>, holds a medium ({kind}) that no field refers to"
             cure = f"add it to the record's {kind}s and put <{kind}> in the text"
             raise BadRecord(UNUSED, f"{text}: {cure}, or use a --transform")
-        if "<image>" not in text and "<video>" not in text and "<audio>" not in text:
+        if _PLACEHOLDER.search(text) is None:
             return (text,)
-        if self._stated is None and not self.has_media and not self.may_have_media:
+        is_stated = self.columns.get("mm_inputs_meta") is not None
+        if not is_stated and not self.has_media and not self.may_have_media:
             self.has_literal = True
             return (text,)
         if "<<" in text and (mark := _TWICE.search(text)) is not None:
@@ -264,14 +239,14 @@ class RawRecord:
 
     def next(self, kind: str) -> Media:
         """Return the medium that the next placeholder of a kind stands for."""
-        number = self._used.get(kind, 0)
+        number, listed = self._used.get(kind, 0), self.listed.get(kind, ())
         self._used[kind] = number + 1
-        listed = self.listed.get(kind, ())
+        self.has_medium = True
         if number >= len(listed):
-            return self._with_stated(Media(kind))  # refused by `check`
+            return Media(kind)  # refused by `check`
         if self._is_inferred:
             self._given.add(listed[number])
-            return self._with_stated(Media(kind, self._members[listed[number]]))
+            return Media(kind, self._members[listed[number]])
         medium = self.medium(kind, listed[number])
         if medium.ref is None:
             raise BadRecord("bad_media", f"an entry of the record's {kind}s names nothing")
@@ -279,17 +254,19 @@ class RawRecord:
 
     def part(self, kind: str, part: Any) -> Media:
         """Return the medium of a content part, which may name none itself."""
-        self.note_unknown(part, PART_KEYS)
-        medium = medium_of(kind, part)
+        medium = self.medium(kind, part)
         if medium.ref is None:
             return self.next(kind)
         self._in_parts.append(medium.ref)
-        return self._with_stated(self._with_member(medium))
+        return medium
 
     def medium(self, kind: str, entry: Any) -> Media:
         """Return the medium that an entry of a list stands for."""
         self.note_unknown(entry, PART_KEYS)
-        return self._with_stated(self._with_member(medium_of(kind, entry)))
+        medium = medium_of(kind, entry)
+        medium.ref = self._member(medium.ref) if self._members else medium.ref
+        self.has_medium = True
+        return medium
 
     def note_unknown(self, entry: Any, known: frozenset[str]) -> None:
         """Note the keys of a message, a part or an entry that have a value and are not `known`."""
@@ -299,46 +276,21 @@ class RawRecord:
             self.unknown_keys += [
                 key for key, value in entry.items() if key not in known and not is_empty(value)
             ]
-        if known is PART_KEYS:
-            for key in REFERENCE_KEYS:
-                if isinstance(entry.get(key), OBJECT):
-                    self.note_unknown(entry[key], PART_KEYS)
-
-    def _with_member(self, medium: Media) -> Media:
-        """`medium` with the content of the sample's files that it names: by its whole name, or by
-        its extension."""
-        if self._members:
-            ref = medium.ref
-            is_list = isinstance(ref, list)
-            medium.ref = [self._member(each) for each in ref] if is_list else self._member(ref)
-        return medium
+        for key in REFERENCE_KEYS if known is PART_KEYS else ():
+            self.note_unknown(entry.get(key), PART_KEYS)
 
     def _member(self, ref: Any) -> Any:
+        """Return the content of the sample's file that is named by its whole name, or by its
+        extension; any other reference as it is."""
+        if isinstance(ref, list):
+            return [self._member(each) for each in ref]
         if not isinstance(ref, str):
             return ref
-        if ref not in self._members:
-            full = (n for n in self._members if n[self._start :].lower() == ref.lower())
-            if (name := next(full, None)) is None:
-                return ref
-            ref = name
-        self._named.add(ref)
-        return self._members[ref]
-
-    def _with_stated(self, medium: Media) -> Media:
-        """`medium` with what the record states of it (``mm_inputs_meta``) and what it does not know
-        better itself; counted tokens are always taken."""
-        self.num_media += 1
-        if self._stated is None:
-            return medium
-        kind = medium.kind
-        number = self._seen.get(kind, 0)
-        self._seen[kind] = number + 1
-        entries = self._stated.get(kind)
-        if entries is not None and number < len(entries):
-            for name, fact in _entry(entries[number], kind).items():
-                if fact is not None and (name == "tokens" or getattr(medium, name) is None):
-                    setattr(medium, name, fact)
-        return medium
+        same = (n for n in self._members if n == ref or n[self._start :].lower() == ref.lower())
+        if (name := ref if ref in self._members else next(same, None)) is None:
+            return ref
+        self._named.add(name)
+        return self._members[name]
 
     def place(self, turns: list[Turn]) -> None:
         """Put media without a place before the first user's words, kind by kind: those of the
@@ -368,36 +320,30 @@ class RawRecord:
             text = f"a text has {place!r}: only <image>, <video> and <audio> stand for media"
             raise BadRecord("media_mismatch", f"{text}; a --transform writes them")
         if front:
-            parts = (*front, *turns[at].parts)
-            turns[at] = Turn(turns[at].role, parts, turns[at].extra, turns[at].train)
+            turns[at] = replace(turns[at], parts=(*front, *turns[at].parts), text_as_list=False)
 
     def check(self) -> None:
         """Compare placeholders with media.
 
         Raises:
             BadRecord: ``media_mismatch``, the record has more or fewer placeholders than media;
-                `UNUSED`, a file of its sample has no place; ``bad_meta``, ``mm_inputs_meta`` has
-                more or fewer entries than the record has media.
+                `UNUSED`, a file of its sample has no place.
         """
         if self._members and self.stated_kinds != frozenset():
             self._check_members()
         for kind in {**self.listed, **self._used}:
-            listed_here: list[Any] = self.listed.get(kind, [])
-            if kind not in self._used and _are_same(listed_here, self._in_parts):
+            held: list[Any] = self.listed.get(kind, [])
+            used, listed = self._used.get(kind, 0), len(held)
+            if not used and _are_same(held, self._in_parts):
                 continue
-            used, listed = self._used.get(kind, 0), len(listed_here)
             if used > listed or (used < listed and not self._is_inferred):
                 text = f"{used} placeholder(s) for {kind}s but {listed} {kind}(s) in the record"
-                others = [other for other, held in self.listed.items() if held]
+                others = [other for other, entries in self.listed.items() if entries]
                 if not listed and others:
                     text += f"; it has {others[0]}s, for which <{others[0]}> stands"
                 elif not listed:
                     text += f"; where <{kind}> is text, --ignore {kind}s says so"
                 raise BadRecord("media_mismatch", text)
-        for kind, entries in (self._stated or {}).items():
-            if len(entries) != (seen := self._seen.get(kind, 0)):
-                has = f"{len(entries)} entries but the record has {seen} {kind}(s)"
-                raise BadRecord(_REASON, f"'{kind}s_meta' has {has}")
 
     def _media_members(self) -> list[str]:
         return [n for n in self._members if media_in(n) is not None or n.lower().endswith(PAGES)]
@@ -462,45 +408,3 @@ def _unknown_places(turn: Turn, is_placed: bool, shown: Collection[str]) -> Iter
                 yield mark[0]
         if not is_placed and turn.role == "user":
             yield from (mark[0] for mark in _TEMPLATED.finditer(text))
-
-
-# -- what a record states of its media -------------------------------------------------------------
-
-_REASON = "bad_meta"
-_META = {  # a list's entries in order, as far as it has them
-    "image": ("height", "width", "n_tokens"),
-    "video": ("num_frames", "height", "width", "fps", "duration", "n_tokens"),
-    "audio": ("num_samples", "sampling_rate", "n_tokens"),
-}
-_COUNTS = ("num_frames", "nframes", "total_frames", "fps")
-_META_FORMS = {
-    "image": "[height, width]",
-    "video": "[frames, height, width, fps, seconds]",
-    "audio": "[samples, samples per second]",
-}
-
-
-def _entry(entry: Any, kind: str) -> dict[str, Any]:
-    is_pair = isinstance(entry, list | tuple) and len(entry) == 2  # a video's may be its size alone
-    names = _META["image" if is_pair and kind == "video" else kind]
-    if isinstance(entry, list | tuple) and len(names) - len(entry) in (0, 1):
-        entry = dict(zip(names, entry, strict=False))
-    if entry is None:
-        return {}
-    if not isinstance(entry, OBJECT):
-        text = f"an entry of '{kind}s_meta' is {cut(entry)}, not {_META_FORMS[kind]}"
-        raise BadRecord(_REASON, text)
-    if kind != "video":
-        return stated_facts(entry, kind, _REASON)
-    stated, seconds = dict(entry), entry.get("duration")
-    for name, value in entry.items():
-        if type(value) is float and value.is_integer():
-            stated[name] = int(value)
-        if name in _COUNTS and value == 0:
-            stated[name] = None  # unknown: frames then follow from rate and duration
-    if seconds is not None and (type(seconds) not in (int, float) or not 0 <= seconds < math.inf):
-        raise BadRecord(_REASON, f"a video's duration is {cut(seconds)}, not a number of seconds")
-    facts = stated_facts(stated, "video", _REASON)
-    if facts.get("num_frames") is None and facts["fps"] and seconds:
-        facts["num_frames"] = max(1, int(seconds * facts["fps"]))
-    return facts

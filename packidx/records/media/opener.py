@@ -6,21 +6,32 @@ import functools
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packidx.errors import BadRecord
 from packidx.io import storage, urls
 from packidx.io.ranges import Extent
 from packidx.io.storage import reading
 from packidx.records.conversation import Conversation, Media, MediaInfo, map_media, part_of
-from packidx.records.media.audio import Audio, audio_info
+from packidx.records.media.clips import (
+    Audio,
+    Video,
+    audio_info,
+    frames_info,
+    video_info,
+    with_stated,
+)
 from packidx.records.media.held import kind_of_name
 from packidx.records.media.images import MAX_PIXELS, image_info, label_of, open_image
-from packidx.records.media.lmdb_store import forget_databases
-from packidx.records.media.paths import MediaRoot, forget_paths, resolve, shortened
+from packidx.records.media.paths import (
+    MediaRoot,
+    forget_databases,
+    forget_paths,
+    resolve,
+    shortened,
+)
 from packidx.records.media.references import LIST_KEYS, opened_kind, refs_of
-from packidx.records.media.video import Video, frames_info, video_info, with_stated
 
 if TYPE_CHECKING:
     from packidx.records.dialects.raw_record import RawRecord
@@ -29,8 +40,7 @@ Moved = Callable[[str], str]
 """Absolute path or URL when it was counted → where it is now."""
 
 
-@dataclass(frozen=True)
-class MediaKind:
+class MediaKind(NamedTuple):
     """A kind of medium. Errors name a source by the label beside it."""
 
     facts: tuple[str, ...]
@@ -59,39 +69,35 @@ def media_info(media: Media, root: MediaRoot) -> MediaInfo:
             nothing to look at, or where the record asks for a frame that is not there.
         MissingExtraError: PyAV is not installed.
     """
-    facts = {name: getattr(media, name) for name in KINDS[media.kind].facts}
-    extracted = isinstance(media.ref, list | tuple)
-    if extracted:
-        facts |= {"num_frames": len(media.ref), "fps": media.fps or 0}
-    if None in facts.values() or isinstance(media.ref, Video):
-        info = _looked_at(media, root)
-    elif facts.get("height", 0) * facts.get("width", 0) > MAX_PIXELS:
-        size = f"{media.height} x {media.width}"
-        raise BadRecord("media_too_large", f"{media.kind} is stated to have {size} pixels")
-    else:
+    ref, kind = media.ref, KINDS[media.kind]
+    facts = {name: getattr(media, name) for name in kind.facts}
+    is_list = isinstance(ref, list | tuple)
+    if is_list:
+        facts |= {"num_frames": len(ref), "fps": media.fps or 0}
+    is_stated = None not in facts.values()
+    if isinstance(ref, Video) or (isinstance(ref, Audio) and not is_stated):
+        info = ref.info
+    elif is_stated:
+        if facts.get("height", 0) * facts.get("width", 0) > MAX_PIXELS:
+            size = f"{media.height} x {media.width}"
+            raise BadRecord("media_too_large", f"{media.kind} is stated to have {size} pixels")
         check_reference(media, root)
-        facts["fps"] = media.fps
-        info = MediaInfo(**{"height": 0, "width": 0, **facts}, extracted=extracted)
-    return with_stated(info, media) if media.kind == "video" else info
-
-
-def _looked_at(media: Media, root: MediaRoot) -> MediaInfo:
-    ref = media.ref
-    if isinstance(ref, Video | Audio):
-        return ref.info
-    if isinstance(ref, bytes | Extent):
-        return KINDS[media.kind].info(ref)
-    if isinstance(ref, list | tuple):
-        return frames_info([resolve(r, root) if isinstance(r, str) else r for r in ref])
-    if not isinstance(ref, str):
+        stated = {"height": 0, "width": 0, **facts, "fps": media.fps}
+        info = MediaInfo(**stated, extracted=is_list)
+    elif isinstance(ref, bytes | Extent):
+        info = kind.info(ref)
+    elif is_list:
+        info = frames_info([resolve(r, root) if isinstance(r, str) else r for r in ref])
+    elif not isinstance(ref, str):
         text = f"a medium ({media.kind}) without a path, bytes or all that stands for them"
         raise BadRecord("bad_media", text)
-    if ref.startswith("data:"):  # not remembered: it may be large
-        return KINDS[media.kind].info(resolve(ref, root), label="a data: URI")
-    answer = _answer(media.kind, ref, root)
-    if isinstance(answer, BadRecord):
+    elif ref.startswith("data:"):  # not remembered: it may be large
+        info = kind.info(resolve(ref, root), label="a data: URI")
+    elif isinstance(answer := _answer(media.kind, ref, root), BadRecord):
         raise BadRecord(answer.reason, answer.detail)
-    return answer
+    else:
+        info = answer
+    return with_stated(info, media) if media.kind == "video" else info
 
 
 @functools.lru_cache(maxsize=1 << 17)
@@ -210,9 +216,8 @@ class MediaOpener:
         stays as it is, an image upright."""
         if kind != "image" and not isinstance(ref, str | bytes | Extent):
             return ref
-        return KINDS[kind].open(
-            self.located_at(ref), label_of(ref) if isinstance(ref, str) else None
-        )
+        label = label_of(ref) if isinstance(ref, str) else None
+        return KINDS[kind].open(self.located_at(ref), label)
 
     def located_at(self, ref: Any) -> Any:
         """Return where a reference leads, through `moved` if it is absolute; anything else as it
@@ -221,9 +226,7 @@ class MediaOpener:
 
     def _placed(self, ref: Any) -> Any:
         """A reference through `moved`, if it is an absolute one."""
-        if not isinstance(ref, str):
-            return ref
-        path = urls.local_path(ref)
+        path = urls.local_path(ref) if isinstance(ref, str) else ""
         return self._moved(path) if os.path.isabs(path) or urls.is_url(path) else ref
 
 

@@ -11,14 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from packidx.errors import BadRecord, SourceError
+from packidx.errors import BadRecord, MissingExtraError, SourceError
 from packidx.io import storage, stores, urls
+from packidx.io.files import refuse_open_files
 from packidx.io.storage import reading
-from packidx.records.media.lmdb_store import IN_DATABASE, read_value
 
 _SNAPSHOT = re.compile(r"(.*/(?:datasets|models|spaces)--[^/]+)/snapshots/[^/]+(?:/|$)", re.DOTALL)
 _WEB = ("http", "https", "ftp")  # of which media are downloaded first
 
+_IN_DATABASE = re.compile(r"(.*?\.l?mdb)::(.*)", re.DOTALL | re.IGNORECASE)
+"""References into an LMDB database, as NeMo Automodel writes them: its path, and a key."""
+_databases: dict[tuple[int, int], Any] = {}  # of this process, by device and file
 _LONGEST = 4096  # PATH_MAX of Linux; keys in S3 have 1,024 bytes
 
 
@@ -63,7 +66,7 @@ def resolve(ref: str, root: MediaRoot) -> str | bytes:
         except ValueError:  # of base64, or of text that no bytes stand for
             raise BadRecord("broken_media", "a data: URI, or its base64, is broken") from None
     path = urls.local_path(ref)
-    in_database = IN_DATABASE.fullmatch(path) if "::" in path else None
+    in_database = _IN_DATABASE.fullmatch(path) if "::" in path else None
     path, key = (path, None) if in_database is None else in_database.groups()
     if not path or "\0" in path or len(path) > _LONGEST:  # looked up, it would cost or raise
         raise BadRecord("missing_media", f"{shortened(ref)!r} is not a path")
@@ -78,7 +81,7 @@ def resolve(ref: str, root: MediaRoot) -> str | bytes:
             real = f"{_real_folder(folder)}/{name}"
         places = (root.folder, *root.elsewhere)
         if any(is_inside(real, reach(place)) for place in places if not urls.is_url(place)):
-            return file if key is None else read_value(file, key, repr(shortened(ref)))
+            return file if key is None else _value_in(file, key, repr(shortened(ref)))
         raise _elsewhere(ref, file, root)
     try:
         urls.refuse_password(path)
@@ -95,17 +98,17 @@ def resolve(ref: str, root: MediaRoot) -> str | bytes:
 
 def _elsewhere(ref: str, path: str, root: MediaRoot) -> BadRecord:
     """Return the error of a reference that leads elsewhere, with the option to type for it."""
-    reason, option = "media_remote", "--remote-media"
-    text = "is in an object store, which no record may choose"
+    is_remote, option = urls.is_url(ref), "--remote-media"
     if ref.partition("://")[0].lower() in _WEB:
-        text = "is not on this machine: download it first and refer to the file"
-        return BadRecord(reason, f"{shortened(ref)!r} {text}")
-    if not urls.is_url(ref):
-        reason, text = "media_outside_root", "is not inside the media root"
-        text += "" if root.stated else " (its shard's own folder)"
+        text = f"{shortened(ref)!r} is not on this machine: download it first and refer to the file"
+        return BadRecord("media_remote", text)
+    text = "is in an object store, which no record may choose"
+    if not is_remote:
+        text = "is not inside the media root" + " (its shard's own folder)" * (not root.stated)
         option = "--media-root" if os.path.isabs(ref) and not root.stated else option
     place = os.path.dirname(path if urls.is_url(path) else os.path.realpath(path))
     cure = f"allow it with {option} {shortened(place)} if the data is trusted"
+    reason = "media_remote" if is_remote else "media_outside_root"
     return BadRecord(reason, f"{shortened(ref)!r} {text}: {cure}")
 
 
@@ -149,28 +152,75 @@ def shortened(text: str, limit: int = 200) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
-def check_folder(path: str | os.PathLike[str] | None) -> str | None:
-    if path is None:
-        return None
-    folder = os.fspath(path)
-    with reading(folder):
-        is_folder = storage.is_folder(urls.local_path(folder))
-    if not is_folder:
-        raise SourceError(f"the media root {folder} is not a folder: check the path")
-    return urls.local_path(folder)
-
-
-def check_remote(given: Sequence[str]) -> tuple[str, ...]:
-    """`remote_media`, checked; folders by their whole paths.
+def check_places(
+    media_root: str | os.PathLike[str] | None, remote_media: Sequence[str]
+) -> tuple[str | None, tuple[str, ...]]:
+    """Return the options ``media_root`` and ``remote_media``, checked; folders by whole paths.
 
     Raises:
         SourceError: one is neither a folder nor a URL that can be read.
         MissingExtraError: the package for it is not installed.
     """
-    places = [given] if isinstance(given, str) else [os.fspath(place) for place in given]
-    for number, place in enumerate(places):
-        if os.path.isdir(path := urls.local_path(place)):
-            places[number] = os.path.abspath(path)
-        else:
+    root = None if media_root is None else urls.local_path(os.fspath(media_root))
+    if root is not None:
+        with reading(root):
+            if not storage.is_folder(root):
+                raise SourceError(f"the media root {root} is not a folder: check the path")
+    given = [remote_media] if isinstance(remote_media, str) else map(os.fspath, remote_media)
+    places = []
+    for place in given:
+        is_folder = os.path.isdir(path := urls.local_path(place))
+        if not is_folder:
             stores.check_url(place)
-    return tuple(places)
+        places.append(os.path.abspath(path) if is_folder else place)
+    return root, tuple(places)
+
+
+# -- LMDB: a database is opened once per process; a forked process opens its own ------------------
+
+
+def _value_in(file: str, key: str, label: str) -> bytes:
+    """A value of a database, by its key.
+
+    Raises:
+        BadRecord: ``missing_media`` or ``broken_media``.
+        SourceError: other code of this process has the database open.
+        MissingExtraError: the package lmdb is not installed.
+    """
+    try:
+        import lmdb
+    except ImportError as error:
+        raise MissingExtraError(
+            f'reading media from LMDB needs lmdb ({error}): run pip install "packidx[lmdb]"'
+        ) from error
+    if "\0" in file or not os.path.isfile(file):
+        raise BadRecord("missing_media", f"{label}: there is no such database")
+    try:
+        status = os.stat(file)
+        identity = (status.st_dev, status.st_ino)  # a process must not open a database twice
+        if identity not in _databases:
+            options = {"subdir": False, "readonly": True, "lock": False, "create": False}
+            _databases[identity] = lmdb.open(file, readahead=False, max_spare_txns=1, **options)
+        with _databases[identity].begin(buffers=False) as transaction:
+            value = transaction.get(key.encode())
+    except (lmdb.BadValsizeError, UnicodeEncodeError):
+        value = None  # an empty key, or one that is longer than any in a database
+    except (lmdb.Error, OSError) as error:
+        if "already open in this process" in str(error):
+            text = f"{file} was opened by other code of this process: close it there"
+            raise SourceError(text) from None
+        refuse_open_files(error)
+        text = str(error).replace(file, "the database")
+        raise BadRecord("broken_media", f"{label} cannot be read: {text}") from None
+    if value is None:
+        raise BadRecord("missing_media", f"{label}: the database has no such key")
+    return bytes(value)
+
+
+def forget_databases() -> None:
+    """Close this process's databases: they may have been exchanged since."""
+    while _databases:
+        _databases.popitem()[1].close()
+
+
+os.register_at_fork(after_in_child=forget_databases)  # an environment must not cross a fork

@@ -94,19 +94,22 @@ def reference_of(entry: Any) -> Any:
     Raises:
         BadRecord: ``bad_media``, the entry is of no known form.
     """
-    if isinstance(entry, OBJECT):
-        for key in REFERENCE_KEYS:
-            value = entry.get(key)
-            if value is None:
-                continue
-            if isinstance(value, OBJECT):  # {"image_url": {"url": …}}
-                inner = next((k for k in REFERENCE_KEYS if value.get(k) is not None), "")
-                key, value = inner, value.get(inner)
-            if isinstance(value, str) and key in _BASE64_KEYS and not _NAME.match(value):
-                return _from_base64(value)
-            return _plain_reference(value)
-        return None
-    return _plain_reference(entry)
+    key, value = "", entry
+    for depth in range(0 if type(entry) is str else 2):  # {"image_url": {"url": …}}
+        if isinstance(value, OBJECT):
+            key = next((each for each in REFERENCE_KEYS if value.get(each) is not None), "")
+            if not key and not depth:
+                return None
+            value = value.get(key)
+    if isinstance(value, str):
+        if is_base64(value) or (key in _BASE64_KEYS and not _NAME.match(value)):
+            try:
+                return base64.b64decode("".join(value.split()), validate=True)
+            except (binascii.Error, ValueError):
+                raise BadRecord("bad_media", "a media entry's text is not base64") from None
+    elif not isinstance(value, bytes | Extent) and opened_kind(value) is None:
+        raise BadRecord("bad_media", f"a media reference is {named(value)}, not a path or image")
+    return value
 
 
 def media_entries(record: Mapping[str, Any], kind: str) -> tuple[str | None, list[Any]]:
@@ -147,30 +150,33 @@ def medium_of(kind: str, entry: Any) -> Media:
         BadRecord: ``bad_media``.
     """
     if type(entry) is str:
-        return Media(kind, _plain_reference(entry))
-    if kind == "video":
-        places = (entry.get(k) for k in _OF_LISTS) if isinstance(entry, OBJECT) else (entry,)
-        frames = next((each for each in places if isinstance(each, list | tuple)), None)
-        if frames is not None:
-            return _extracted(entry, frames)
+        return Media(kind, reference_of(entry))
+    given = entry if isinstance(entry, OBJECT) else {}
+    facts, asked = stated_facts(given, kind, "bad_media"), requests_of(kind, given) or {}
+    places = (given.get(key) for key in _OF_LISTS) if given else (entry,)
+    lists = (each for each in places if isinstance(each, list | tuple))
+    if kind == "video" and (frames := next(lists, None)) is not None:  # all that there are
+        if not frames:
+            raise BadRecord("bad_media", "a video has an empty list of frames")
+        refs = [reference_of(frame) for frame in frames]
+        if any(ref is None for ref in refs):
+            raise BadRecord("bad_media", "a frame of a video names nothing")
+        if facts.get("num_frames") not in (None, len(refs)):
+            text = f"a video is stated to have {facts['num_frames']} frames, but lists {len(refs)}"
+            raise BadRecord("bad_media", text)
+        asked = {name: value for name, value in asked.items() if name not in OF_FRAMES}
+        asked = next(filter(None, (requests_of("image", frame) for frame in frames)), asked)
+        facts["num_frames"] = len(refs)
+        return Media(kind, refs, **facts, requests=asked or None)
     ref = reference_of(entry)
     if opened_kind(ref) == "image":
-        width, height = ref.size
-        return Media(kind, ref, int(height), int(width), requests=requests_of(kind, entry))
-    if not isinstance(entry, OBJECT):
-        return Media(kind, ref)
-    facts, asked = stated_facts(entry, kind, "bad_media"), requests_of(kind, entry)
-    if asked is not None and any(name in asked for name in OF_FRAMES):
-        described = facts.get("height") and facts["num_frames"] and facts["fps"]
-        if facts["frame_indices"] or described:
-            asked = _not_of_frames(asked)
+        facts = dict(zip(("width", "height"), map(int, ref.size), strict=True))
+    elif not asked.keys().isdisjoint(OF_FRAMES):
+        if facts["frame_indices"] or (facts.get("height") and facts["num_frames"] and facts["fps"]):
+            asked = {name: value for name, value in asked.items() if name not in OF_FRAMES}
         else:
             facts |= {"fps": None} | ({"num_frames": None} if "nframes" in asked else {})
-    return Media(kind, ref, **facts, requests=asked)
-
-
-def _not_of_frames(asked: Mapping[str, Any]) -> dict[str, Any] | None:
-    return {name: value for name, value in asked.items() if name not in OF_FRAMES} or None
+    return Media(kind, ref, **facts, requests=asked or None)
 
 
 def requests_of(kind: str, entry: Any) -> dict[str, Any] | None:
@@ -191,22 +197,6 @@ def unsupported_option(kind: str, name: str, value: Any, fact: str, fix: str = "
     return BadRecord("unsupported_media_option", f"{text} with a --transform")
 
 
-def _extracted(entry: Any, frames: list[Any] | tuple[Any, ...]) -> Media:
-    """A video of which every frame is given; what is stated of another number is not true."""
-    if not frames:
-        raise BadRecord("bad_media", "a video has an empty list of frames")
-    refs = [reference_of(frame) for frame in frames]
-    if any(ref is None for ref in refs):
-        raise BadRecord("bad_media", "a frame of a video names nothing")
-    facts = stated_facts(entry, "video", "bad_media") if isinstance(entry, OBJECT) else {}
-    if facts.get("num_frames") not in (None, len(refs)):
-        text = f"a video is stated to have {facts['num_frames']} frames, but lists {len(refs)}"
-        raise BadRecord("bad_media", text)
-    asked = _not_of_frames(requests_of("video", entry) or {})
-    asked = next(filter(None, (requests_of("image", frame) for frame in frames)), asked)
-    return Media("video", refs, **{**facts, "num_frames": len(refs)}, requests=asked)
-
-
 def refs_of(media: Media) -> Sequence[Any]:
     """Return what a medium was given as: of a video, it may be all its frames."""
     return media.ref if isinstance(media.ref, list | tuple) else [media.ref]
@@ -220,18 +210,18 @@ def stated_facts(entry: Mapping[str, Any], kind: str, reason: str) -> dict[str, 
     """
     height = integer(entry.get("height"), 1, _MAX_PIXELS_PER_SIDE, "height", reason)
     width = integer(entry.get("width"), 1, _MAX_PIXELS_PER_SIDE, "width", reason)
-    facts: dict[str, Any] = {
-        "tokens": integer(entry.get("n_tokens"), 0, MAX_TOKENS, "n_tokens", reason)
-    }
+    tokens = integer(entry.get("n_tokens"), 0, MAX_TOKENS, "n_tokens", reason)
+    facts: dict[str, Any] = {"tokens": tokens}
     if height is not None and width is not None:
         facts.update(height=height, width=width)
     if kind == "video":
-        for key in ("num_frames", "nframes", "total_frames"):
-            if entry.get(key) is not None:
-                facts["num_frames"] = integer(entry[key], 1, _MAX_FRAMES, key, reason)
-                break
-        facts["fps"] = rate_of(entry, reason)
-        if (value := entry.get("frame_indices")) is not None:
+        keys = (
+            key for key in ("num_frames", "nframes", "total_frames") if entry.get(key) is not None
+        )
+        if (key := next(keys, None)) is not None:
+            facts["num_frames"] = integer(entry[key], 1, _MAX_FRAMES, key, reason)
+        facts["fps"], value = rate_of(entry, reason), entry.get("frame_indices")
+        if value is not None:
             if not isinstance(value, list | tuple) or not value or None in value:
                 text = f"frame_indices is {cut(value)}, not a list of frame numbers, none null"
                 raise BadRecord(reason, text)
@@ -256,6 +246,70 @@ def rate_of(entry: Mapping[str, Any], reason: str) -> float | None:
     if type(value) not in (int, float) or not 0 < value < math.inf:
         raise BadRecord(reason, f"fps is {cut(value)}, not a positive number")
     return float(value)
+
+
+_META = {  # a list's entries in order, as far as it has them
+    "image": ("height", "width", "n_tokens"),
+    "video": ("num_frames", "height", "width", "fps", "duration", "n_tokens"),
+    "audio": ("num_samples", "sampling_rate", "n_tokens"),
+}
+_COUNTS = ("num_frames", "nframes", "total_frames", "fps")
+_META_FORMS = {
+    "image": "[height, width]",
+    "video": "[frames, height, width, fps, seconds]",
+    "audio": "[samples, samples per second]",
+}
+
+
+def state_facts(meta: Any, media: Sequence[Media]) -> None:
+    """Add what ``mm_inputs_meta`` states of a record's media, and they do not know better
+    themselves; counted tokens are always taken.
+
+    Raises:
+        BadRecord: ``bad_meta``, it is of no known form, or is not of as many media.
+    """
+    if not isinstance(meta, OBJECT):
+        raise BadRecord("bad_meta", f"'mm_inputs_meta' is {named(meta)}, not an object")
+    for kind in LIST_KEYS:
+        entries = meta.get(f"{kind}s_meta")
+        if not isinstance(entries, list | tuple | None):
+            raise BadRecord("bad_meta", f"'{kind}s_meta' is {named(entries)}, not a list")
+        own = [medium for medium in media if medium.kind == kind]
+        if entries is not None and len(entries) != len(own):
+            has = f"{len(entries)} entries but the record has {len(own)} {kind}(s)"
+            raise BadRecord("bad_meta", f"'{kind}s_meta' has {has}")
+        for medium, entry in zip(own, entries or (), strict=False):
+            for name, fact in _entry(entry, kind).items():
+                if fact is not None and (name == "tokens" or getattr(medium, name) is None):
+                    setattr(medium, name, fact)
+
+
+def _entry(entry: Any, kind: str) -> dict[str, Any]:
+    is_pair = isinstance(entry, list | tuple) and len(entry) == 2  # a video's may be its size alone
+    names = _META["image" if is_pair and kind == "video" else kind]
+    if isinstance(entry, list | tuple) and len(names) - len(entry) in (0, 1):
+        entry = dict(zip(names, entry, strict=False))
+    if entry is None:
+        return {}
+    if not isinstance(entry, OBJECT):
+        text = f"an entry of '{kind}s_meta' is {cut(entry)}, not {_META_FORMS[kind]}"
+        raise BadRecord("bad_meta", text)
+    if kind != "video":
+        return stated_facts(entry, kind, "bad_meta")
+    stated, seconds = dict(entry), entry.get("duration")
+    for name, value in entry.items():
+        if type(value) is float and value.is_integer():
+            stated[name] = int(value)
+        if name in _COUNTS and value == 0:
+            stated[name] = None  # unknown: frames then follow from rate and duration
+    if seconds is not None and (type(seconds) not in (int, float) or not 0 <= seconds < math.inf):
+        raise BadRecord(
+            "bad_meta", f"a video's duration is {cut(seconds)}, not a number of seconds"
+        )
+    facts = stated_facts(stated, "video", "bad_meta")
+    if facts.get("num_frames") is None and facts["fps"] and seconds:
+        facts["num_frames"] = max(1, int(seconds * facts["fps"]))
+    return facts
 
 
 _SIZED = frozenset((str, list, tuple, dict, bytes, type(None)))
@@ -301,21 +355,6 @@ _SHORTEST = 64
 def is_base64(text: str) -> bool:
     """Return whether a text is an image in base64, and no name."""
     return len(text) >= _SHORTEST and text.startswith(BASE64) and not _NO_BASE64.search(text)
-
-
-def _plain_reference(entry: Any) -> Any:
-    if isinstance(entry, str) and is_base64(entry):
-        return _from_base64(entry)
-    if isinstance(entry, str | bytes | Extent) or opened_kind(entry) is not None:
-        return entry
-    raise BadRecord("bad_media", f"a media reference is {named(entry)}, not a path or image")
-
-
-def _from_base64(text: str) -> bytes:
-    try:
-        return base64.b64decode("".join(text.split()), validate=True)
-    except (binascii.Error, ValueError):
-        raise BadRecord("bad_media", "a media entry's text is not base64") from None
 
 
 _NAMES = {

@@ -31,15 +31,12 @@ def find_shards(
 ) -> list[InputFile]:
     """The shards that files, globs, folders, mixes and ``NAME=`` any of these stand for, in order.
 
-    All of these may be URLs of an object store. What is not there, and is written as a data set of
-    the Hub is (``org/name@revision:config#split``), is looked for there and in the Hub's caches.
-
-    A source's name is the one stated (by the argument, or in a mix), else the file's stem without a
-    trailing shard number (``train-00003-of-00010`` → ``train``); for a folder, the path below it
-    (``sub/train``), and for one that `datasets` saved, the folder's. A mix is one by its name;
-    ``mix.json#a,b`` takes two of its data sets. Mixes are not looked for in folders, nor are files
-    and folders whose names begin with a dot, nor what lies elsewhere, links resolved. Of a folder
-    that Energon has prepared, the train split is taken, or ``folder#val,test``.
+    All may be URLs of an object store. What is not there, and is written as a data set of the Hub
+    (``org/name@revision:config#split``), is looked for there. A source's name is the one stated,
+    else the file's stem without a trailing shard number (``train-00003-of-00010`` → ``train``), and
+    for a folder the path below it. ``mix.json#a,b`` takes two data sets of a mix, and
+    ``folder#val,test`` two splits of Energon's. Hidden files, and what lies elsewhere, links
+    resolved, are not read.
 
     Args:
         args: of a data set, its own name and layout hold, as they do in a mix.
@@ -47,10 +44,7 @@ def find_shards(
         warnings: gets warnings of files that look like data and are not read.
 
     Raises:
-        OptionError: a delimiter cannot be.
-        SourceError: nothing found, a file of an unknown kind, a file named twice, a mix that cannot
-            be understood, a URL of a scheme that nobody knows or with a password in it, or a store
-            that does not answer.
+        OptionError, SourceError: an option, a file, a mix or a URL cannot be, or nothing is found.
     """
     cache.forget()
     warnings = [] if warnings is None else warnings
@@ -63,12 +57,10 @@ def find_shards(
                 found = _of_data_sets(f"source {arg.name!r}", [arg], layout, warnings)
             else:
                 found = _named(os.fspath(arg), layout, warnings)
-            storage.overlapped(_check, [shard for shard in found if urls.is_url(shard.path)])
         except OSError as error:  # of a store: files of this machine are looked for quietly
             place = arg.locations[0] if isinstance(arg, DataSet) else os.fspath(arg)
             raise unreadable(error.filename or place, error) from error
-        for shard in found:
-            _check(shard)
+        storage.overlapped(_check, found)
         shards += found
     if not shards:
         raise SourceError("no source given: name a file of records, a mix, a glob or a folder")

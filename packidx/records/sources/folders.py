@@ -1,8 +1,12 @@
-"""Data files below a folder, those that Hugging Face's `datasets` has saved among them.
+"""Data files below a folder: shards, what `datasets` has saved, and what Energon has prepared.
 
 A folder has much that is not data (media, a README, indexes of tars, descriptions): that is passed
 over. What is packed or compressed, or is a table of another kind, may be half of a corpus, and so
 may what lies behind a link: these are warned of, so that none is missed.
+
+Of Energon, ``.nv-meta/.info.json`` (before Energon 7 ``.info.yaml``) lists the shards, and
+``split.yaml`` (or ``split.json``) says which split has which, with brace ranges, and leaves some
+out (`WebdatasetInfo` and `WebdatasetSplits` in its flavors/webdataset/structs.py).
 """
 
 from __future__ import annotations
@@ -12,22 +16,28 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any
+
+import braceexpand
 
 from packidx.errors import SourceError
 from packidx.format.manifest import Layout
 from packidx.format.schema import LENGTHS_FORMAT
 from packidx.io import storage, urls
+from packidx.io.option_files import load_document
 from packidx.io.own_files import read_json_object
 from packidx.io.storage import unreadable
 from packidx.records.containers.registry import JSON, SUFFIXES, ending_of, kind_of, required_kind
 from packidx.records.media.paths import is_inside, reach, refuse_outside
 from packidx.records.shards import InputFile
-from packidx.records.sources import energon
 
-_SHARD_NUMBER = re.compile(r"(^|[-_.])(\d+[-_]of[-_]\d+|0\d+|\d{5,})$")  # no year, no version
+ENERGON = ".nv-meta"
+"""Folder of Energon's descriptions."""
+_TRAIN = "train"  # the split that is meant where none is named
+_AGAIN = "run `energon prepare` again"
 _STATE = "state.json"  # in every folder of a data set that `datasets` saved
 _SPLITS = "dataset_dict.json"  # in a folder of several, which lists their names
+_SHARD_NUMBER = re.compile(r"(^|[-_.])(\d+[-_]of[-_]\d+|0\d+|\d{5,})$")  # no year, no version
 _DATA = (
     *(*SUFFIXES, ".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".7z", ".rar"),
     *(".tgz", ".tzst", ".txz", ".tbz2", ".tbz"),
@@ -35,6 +45,7 @@ _DATA = (
 )
 _FORM = "in a form that packidx does not read (unpack them, or move them out of the folder)"
 _OUTSIDE = "behind a link out of it (name them as a source, or by a glob, if they belong to it)"
+_NOWHERE = f"in no split ({_AGAIN} if they belong to it)"
 _NAMED = 3  # files that a sentence names before it counts
 _SPLIT = re.compile(
     r"(?<![a-z])(?:(?P<train>train|training)|(?P<validation>validation|valid|val|dev)"
@@ -43,17 +54,8 @@ _SPLIT = re.compile(
 )
 """Words of a path by which `datasets` tells splits apart (``SPLIT_KEYWORDS`` of its data_files)."""
 
-
-class _File(NamedTuple):
-    """A data file of a folder."""
-
-    order: str
-    """What to sort by."""
-    name: str
-    """Its path below the folder."""
-    source: str
-    is_listed: bool = False
-    """True for a tar that Energon's description lists."""
+Beside = list[tuple[str, str]]
+"""Why files that look like data are not read, and their paths below the folder."""
 
 
 def in_folder(
@@ -67,24 +69,31 @@ def in_folder(
 
     Args:
         warnings: gets a warning of files that look like data and are not read.
-        splits: of Energon's, in place of `energon.TRAIN`.
+        splits: of Energon's, in place of the train split.
 
     Raises:
         SourceError: there is no such split, a description in it cannot be understood, `datasets`
             would put its files into different splits, or all files are of forms that are not read.
     """
-    beside: list[tuple[str, str]] = []
+    beside: Beside = []
     found = sorted(_files_below(path, splits, beside))
-    if splits and not any(file.is_listed for file in found):
+    if splits and not any(is_listed for *_, is_listed in found):
         raise SourceError(f"{arg} has no split {splits[0]!r}: name its files, or a folder in it")
-    _refuse_several_splits(arg, [file.name for file in found if not file.is_listed])
+    globs: dict[str, str] = {}
+    for name in sorted(name for _, name, _, is_listed in found if not is_listed):
+        ending = ending_of(name)
+        if (match := _SPLIT.search(name.removesuffix(ending))) is not None:
+            word, rest = name[: match.end()], name[match.end() :]
+            glob = word + rest[: rest.find("/")] if "/" in rest else f"{word}*{ending}"
+            globs.setdefault(str(match.lastgroup), shlex.quote(os.path.join(arg, glob)))
+    if len(globs) > 1:
+        named = ", ".join(f"{split}: {glob}" for split, glob in sorted(globs.items()))
+        raise SourceError(f"{arg} has files of several splits: name those to read ({named})")
     files: list[InputFile] = []
-    for file in found:
-        inner = os.path.join(path, file.name)
-        if inner.endswith(JSON) and kind_of(inner) is None:
-            continue  # a mix or a configuration beside the data
-        uri = os.path.join(arg, file.name)
-        files.append(InputFile(uri, inner, file.source, required_kind(uri, inner), layout))
+    for _, name, source, _ in found:
+        uri, inner = os.path.join(arg, name), os.path.join(path, name)
+        if not inner.endswith(JSON) or kind_of(inner) is not None:  # no mix, no configuration
+            files.append(InputFile(uri, inner, source, required_kind(uri, inner), layout))
     unread = []
     for reason in dict.fromkeys(why for why, _ in beside):
         names = sorted(name for why, name in beside if why == reason)
@@ -97,12 +106,23 @@ def in_folder(
     return files
 
 
+def source_name(name: str, parent: str) -> str:
+    """`name` without suffix and shard number; `parent` where nothing is left of it."""
+    folder, base = os.path.split(name)
+    stem = _SHARD_NUMBER.sub("", base.removesuffix(ending_of(base)))
+    return os.path.join(folder, stem) if stem else (folder or parent)
+
+
 def _files_below(
-    folder: str, splits: Sequence[str] | None, beside: list[tuple[str, str]]
-) -> Iterator[_File]:
-    """Every data file; `beside` gets why others that look like data are not read."""
+    folder: str, splits: Sequence[str] | None, beside: Beside
+) -> Iterator[tuple[str, str, str, bool]]:
+    """Every data file; `beside` gets why others that look like data are not read.
+
+    Yields:
+        What to sort by, path below the folder, source, and True for a tar that Energon lists.
+    """
     top = os.path.basename(urls.absolute(folder)) or "data"
-    for here, folders, files in walked(folder, beside):
+    for here, folders, files in _walked(folder, beside):
         below = _below(here, folder)
         is_output = "snapshots" in folders and "windows" in folders
         if "manifest.json" in files:
@@ -110,16 +130,19 @@ def _files_below(
             is_output = stated.get("format") == LENGTHS_FORMAT
         if is_output:  # a lengths table or an index, which lie beside data, not in it
             folders.clear()
-        elif energon.FOLDER in folders:
+        elif ENERGON in folders:
             folders.clear()
             for place, split in enumerate((splits if not below else None) or (None,)):
-                yield from _prepared(here, below, split, below or top, place, beside)
+                names, astray = _prepared(here, split)
+                beside += [(_NOWHERE, os.path.join(below, tar)) for tar in astray]
+                source = (below or top) + (f"/{split}" if split not in (None, _TRAIN) else "")
+                for number, tar in enumerate(names):
+                    order = os.path.join(below, f"{place:03d}-{number:09d}")
+                    yield order, os.path.join(below, tar), source, True
         elif _STATE in files:
             folders.clear()
-            for name in _saved_files(here):
-                refuse_outside(os.path.join(here, name), folder)
-                path = os.path.join(below, name)
-                yield _File(path, path, below or top)
+            for path in (os.path.join(below, name) for name in _saved(here)):
+                yield path, path, below or top, False
         else:
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             for name in files:
@@ -127,31 +150,12 @@ def _files_below(
                 if name.startswith(".") or name == _SPLITS:
                     continue
                 if name.endswith(SUFFIXES):
-                    yield _File(path, path, source_name(path, top))
+                    yield path, path, source_name(path, top), False
                 elif name.lower().endswith(_DATA):  # .JSONL is not read either
                     beside.append((_FORM, path))
 
 
-def _prepared(
-    here: str, below: str, split: str | None, source: str, place: int, beside: list[tuple[str, str]]
-) -> Iterator[_File]:
-    """The tars of a split of a folder that Energon has prepared: one source, in its order."""
-    tars = []
-    for inner, folders, files in walked(here):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        tars += [os.path.join(_below(inner, here), name) for name in files if name.endswith(".tar")]
-    names, astray = energon.listed(here, split, tars)
-    source = source if split in (None, energon.TRAIN) else f"{source}/{split}"
-    beside += [(energon.NOWHERE, os.path.join(below, tar)) for tar in astray]
-    for number, tar in enumerate(names):
-        refuse_outside(os.path.join(here, tar), here)
-        order = os.path.join(below, f"{place:03d}-{number:09d}")
-        yield _File(order, os.path.join(below, tar), source, is_listed=True)
-
-
-def walked(
-    folder: str, beside: list[tuple[str, str]] | None = None
-) -> Iterator[tuple[str, list[str], list[str]]]:
+def _walked(folder: str, beside: Beside) -> Iterator[tuple[str, list[str], list[str]]]:
     """`storage.walk`, into each folder once, though a symbolic link may lead back up; what leads
     out of `folder` by a link is added to `beside`, and nothing else is done with it."""
     seen = set()
@@ -163,12 +167,10 @@ def walked(
                 continue
             seen.add(real)
             for name in [entry.name for entry in os.scandir(here) if entry.is_symlink()]:
-                path = os.path.join(here, name)
-                is_ours = name == energon.FOLDER  # whose files are refused one by one
-                if not is_ours and not is_inside(os.path.realpath(path), reach(folder)):
+                path = os.path.join(here, name)  # the files of Energon's are refused one by one
+                if name != ENERGON and not is_inside(os.path.realpath(path), reach(folder)):
                     (folders if name in folders else files).remove(name)
-                    if beside is not None:
-                        beside.append((_OUTSIDE, _below(path, folder)))
+                    beside.append((_OUTSIDE, _below(path, folder)))
         yield here, folders, files
 
 
@@ -180,47 +182,102 @@ def _below(path: str, folder: str) -> str:
     return "" if below == "." else below
 
 
-def source_name(name: str, parent: str) -> str:
-    """`name` without suffix and shard number; `parent` where nothing is left of it."""
-    folder, base = os.path.split(name)
-    stem = _SHARD_NUMBER.sub("", base.removesuffix(ending_of(base)))
-    return os.path.join(folder, stem) if stem else (folder or parent)
-
-
-def _refuse_several_splits(arg: str, paths: Sequence[str]) -> None:
-    """Raise a SourceError if `datasets` would put files of a folder into different splits."""
-    globs: dict[str, str] = {}
-    for path in sorted(paths):
-        ending = ending_of(path)
-        if (match := _SPLIT.search(path.removesuffix(ending))) is not None:
-            word, rest = path[: match.end()], path[match.end() :]
-            folder = word + rest[: rest.find("/")]
-            glob = folder if "/" in rest else f"{word}*{ending}"
-            globs.setdefault(str(match.lastgroup), os.path.join(arg, glob))
-    if len(globs) > 1:
-        named = ", ".join(f"{split}: {shlex.quote(glob)}" for split, glob in sorted(globs.items()))
-        raise SourceError(f"{arg} has files of several splits: name those to read ({named})")
-
-
-def _saved_files(folder: str) -> list[str]:
-    """The Arrow files of a folder that `datasets` saved, as its ``state.json`` lists them.
+def _checked(listing: str, folder: str, names: Sequence[str]) -> list[str]:
+    """Return names of files that a listing has.
 
     Raises:
-        SourceError: it cannot be understood, or holds a selection.
+        SourceError: one is not in its folder.
     """
+    for name in names:
+        if os.path.isabs(name) or ".." in name.split("/"):
+            raise SourceError(f"{listing} lists {name!r}, which is not a file of its folder")
+        refuse_outside(os.path.join(folder, name), folder)
+    return [*names]
+
+
+def _saved(folder: str) -> list[str]:
+    """The Arrow files of a folder that `datasets` saved, as its ``state.json`` lists them."""
     path = urls.join(folder, _STATE)
     try:
         state = json.loads(storage.read(path))
         names = [os.fspath(entry["filename"]) for entry in state["_data_files"]]
-        if state.get("_indices_data_files"):
-            raise SourceError(f"{folder} is a selection: run flatten_indices() and save it again")
+        is_selection = bool(state.get("_indices_data_files"))
     except OSError as error:
         raise unreadable(path, error) from None
     except (ValueError, KeyError, TypeError):
+        text = f"{path} is not what `datasets` writes: save the data set again"
+        raise SourceError(text) from None
+    if is_selection:
+        raise SourceError(f"{folder} is a selection: run flatten_indices() and save it again")
+    return _checked(path, folder, names)
+
+
+def _prepared(folder: str, split: str | None) -> tuple[list[str], list[str]]:
+    """The tars of a split of Energon's, in the order in which the info lists them, and those of no
+    split, as paths below the folder.
+
+    Raises:
+        SourceError: the description cannot be read or understood, has no such split, names shards
+            that it does not list, or leaves single samples out.
+    """
+    info, value = _described(folder, (".info.json", ".info.yaml"))
+    every = value.get("shard_counts") if isinstance(value, dict) else None
+    if not isinstance(every, dict):
+        raise SourceError(f"{info} has no shard_counts: run `energon prepare`, or name the tars")
+    names = _checked(info, folder, [*map(str, every)])
+    path, stated = _described(folder, ("split.yaml", "split.json"))
+    parts: dict[str, list[str]] = {_TRAIN: names} if split is None else {}
+    excluded: list[str] = []
+    if stated is not None:
+        shards = stated.get("split_parts") if isinstance(stated, dict) else None
+        if not isinstance(shards, dict):
+            raise SourceError(f"{path} has no split_parts: {_AGAIN}")
+        try:
+            parts = {str(name): _expanded(patterns) for name, patterns in shards.items()}
+            excluded = _expanded(stated.get("exclude"))
+        except (TypeError, ValueError) as error:
+            raise SourceError(f"{path} has {stated!r:.100} as shards: {error}; {_AGAIN}") from None
+    split = split or _TRAIN
+    if split not in parts:
+        known = ", ".join(parts) or "none"
+        raise SourceError(f"{folder} has no split {split!r}, there are: {known}; name FOLDER#SPLIT")
+    if single := next((name for name in excluded if ".tar/" in name), None):
         raise SourceError(
-            f"{path} is not what `datasets` writes: save the data set again"
-        ) from None
+            f"{path} excludes single samples ({single!r}): whole shards are read, so take these "
+            "entries out of a copy of the folder's .nv-meta, and give `packidx plan --exclude`"
+        )
+    wanted = {*parts[split]}.difference(excluded)
+    text = f"the {split} split of {folder} has"
+    if unknown := sorted(wanted.difference(names)):
+        raise SourceError(f"{text} {unknown[0]!r}, which {info} does not list: {_AGAIN}")
+    if not wanted:
+        raise SourceError(f"{text} no shard that is not excluded: check {path}")
+    there: list[str] = []
+    for inner, folders, files in _walked(folder, []):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        there += [os.path.join(_below(inner, folder), n) for n in files if n.endswith(".tar")]
+    placed = {*excluded, *(tar for tars in parts.values() for tar in tars)}
+    astray = dict.fromkeys(tar for tar in (*names, *sorted(there)) if tar not in placed)
+    return [tar for tar in names if tar in wanted], [*astray]
+
+
+def _expanded(patterns: Any) -> list[str]:
+    """The names that the brace patterns of a list stand for."""
+    return [name for each in patterns or () for name in braceexpand.braceexpand(each)]
+
+
+def _described(folder: str, names: tuple[str, ...]) -> tuple[str, Any]:
+    """The path and content of the first of Energon's files that is there, or of none."""
+    path = ""
     for name in names:
-        if os.path.basename(name) != name:
-            raise SourceError(f"{path} lists {name!r}, which is not a file of its folder")
-    return names
+        path = urls.join(urls.join(folder, ENERGON), name)
+        try:
+            refuse_outside(path, folder)
+            return path, load_document(name, storage.read(path))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise unreadable(path, error) from None
+        except ValueError as error:
+            raise SourceError(f"{path} cannot be understood ({error}): write it again") from None
+    return path, None

@@ -22,7 +22,8 @@ from packidx.io.option_files import load_document, section
 from packidx.io.storage import reading
 from packidx.records.sources import hub
 
-HUBS = ("hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name")
+_HUBS = ("hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name")
+_NOT_READ = frozenset((*_HUBS, "subset", "folder"))
 _ALPACA = {"prompt": "instruction", "query": "input", "response": "output"}
 _NAMED = re.compile(r"(.*[-_.])?(mix|meta|dataset_info)\d*([-_.].*)?\.json|.*\.ya?ml", re.DOTALL)
 _MAX_BYTES = 16 << 20
@@ -53,13 +54,6 @@ class _Entry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     split: str | None = None
     formatting: Literal["alpaca", "sharegpt", "openai"] | None = None
     ranking: bool = False
-    subset: Any = None
-    folder: Any = None
-    hf_hub_url: Any = None
-    ms_hub_url: Any = None
-    om_hub_url: Any = None
-    script_url: Any = None
-    cloud_file_name: Any = None
 
 
 def is_mix(value: Any) -> bool:
@@ -68,7 +62,7 @@ def is_mix(value: Any) -> bool:
         return False  # YAML's 5: and yes:
     entries = [entry for name, entry in value.items() if not name.startswith("_")]
     return bool(entries) and all(
-        isinstance(entry, dict) and not {"file_name", *HUBS}.isdisjoint(entry) for entry in entries
+        isinstance(entry, dict) and not {"file_name", *_HUBS}.isdisjoint(entry) for entry in entries
     )
 
 
@@ -124,19 +118,16 @@ def _data_set(path: str, name: str, given: Mapping[str, Any]) -> DataSet:
     stated = {
         key: value
         for key, value in given.items()
-        if value not in (None, "") and not str(key).startswith("_")
+        if value not in (None, "") and not str(key).startswith("_") and key not in _NOT_READ
     }
     try:
         entry = section(where, stated, _Entry)
         if not entry.file_name:
-            key = next((key for key in HUBS if key in stated), "")
-            wrong = "give a file_name: a file, glob or folder"
-            if key:
-                is_not_here = f"{key} is {stated[key]!r}, which is not here"
-                wrong = f"{is_not_here}: download it and give file_name"
-            if key == "hf_hub_url":
-                wrong += f", or give 'hf://datasets/{stated[key]}' as file_name"
-            raise OptionError(f"{wrong}, or name the data sets to take, {path}#NAME,NAME")
+            hubs = [
+                f"{key} is {given[key]!r}, which is not here: " for key in _HUBS if key in given
+            ]
+            text = f"{''.join(hubs[:1])}give a file_name (a file, glob, folder, or"
+            raise OptionError(f"{text} 'hf://datasets/ORG/NAME'), or take others, {path}#NAME,NAME")
         columns = dict(entry.columns)
         if entry.formatting == "alpaca":
             columns = {**_ALPACA, **columns}
@@ -154,18 +145,14 @@ def _data_set(path: str, name: str, given: Mapping[str, Any]) -> DataSet:
         )
     except OptionError as error:
         raise SourceError(f"{where}: {str(error).removeprefix(f'{where}: ')}") from None
-    places = [entry.file_name] if isinstance(entry.file_name, str) else entry.file_name
-    return DataSet(name, tuple(_place(folder, place, entry.split) for place in places), layout)
-
-
-def _place(folder: str, given: str, split: str | None) -> str:
-    """Where files of a data set are, or what it is called on the Hub."""
-    place = _seen(folder, given)
-    if split and storage.is_file(urls.join(place, "dataset_dict.json")):
-        return urls.join(place, split)
-    if split and place.startswith(hub.SCHEME) and hub.named(place) and "#" not in place:
-        return f"{place}#{split}"
-    return place
+    files = [entry.file_name] if isinstance(entry.file_name, str) else entry.file_name
+    places = [_seen(folder, file) for file in files]
+    for number, place in enumerate(places if entry.split else ()):
+        if storage.is_file(urls.join(place, "dataset_dict.json")):
+            places[number] = urls.join(place, str(entry.split))
+        elif place.startswith(hub.SCHEME) and hub.named(place) and "#" not in place:
+            places[number] = f"{place}#{entry.split}"
+    return DataSet(name, tuple(places), layout)
 
 
 def _seen(folder: str, location: str) -> str:

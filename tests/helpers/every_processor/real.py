@@ -16,8 +16,8 @@ from PIL import Image
 from transformers.video_utils import VideoMetadata
 
 from packidx.processor import ProcessorFiles
-from packidx.records.dialects.parse import parse
-from packidx.records.media.audio import Audio
+from packidx.records.media.clips import Audio
+from packidx.records.read import parse
 
 
 def real_length(processor: Any, files: ProcessorFiles, record: dict[str, Any]) -> int | None:

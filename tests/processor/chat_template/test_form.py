@@ -15,7 +15,7 @@ from packidx.encode import ProcessorEncoder
 from packidx.encode.loading import load_processor
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.records.conversation import to_messages
-from packidx.records.dialects.parse import parse
+from packidx.records.read import parse
 
 STRINGS = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 ADDED = STRINGS.replace("m.content", "m.content + ''")

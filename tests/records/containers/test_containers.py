@@ -26,10 +26,10 @@ from record_files import chats, tar_digest, write, zstd
 from packidx.errors import BadRecord, SourceError
 from packidx.format.manifest import Layout
 from packidx.records import shards
-from packidx.records.containers import convert
-from packidx.records.containers.convert import cell_records, json_kind, list_records
+from packidx.records.containers import lines as convert
+from packidx.records.containers.lines import cell_records, json_kind, list_records
 from packidx.records.containers.registry import KINDS, kind_of
-from packidx.records.dialects.parse import parse
+from packidx.records.read import parse
 from packidx.records.shards import scan
 
 RECORDS = chats(300)

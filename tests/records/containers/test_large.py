@@ -10,7 +10,7 @@ import pytest
 
 from packidx import estimate_lengths
 from packidx.errors import SourceError
-from packidx.records.containers.convert import Converted
+from packidx.records.containers.lines import Converted
 from packidx.records.containers.registry import container
 
 

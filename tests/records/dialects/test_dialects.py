@@ -13,7 +13,7 @@ from PIL import Image
 
 from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation, Media, Turn, to_messages
-from packidx.records.dialects.parse import parse
+from packidx.records.read import parse
 
 QUESTION = "\n What is <b>this</b>?\t"
 EXPECTED = (
@@ -336,7 +336,7 @@ BAD: list[tuple[Any, str, str]] = [
     (user("<audio>", audio={"sampling_rate": 0, "path": "a.wav"}), "bad_media", "sampling_rate"),
     (user([{"type": "input_audio", "input_audio": {"data": "?"}}]), "bad_media", "base64"),
     (user([{"type": ["image"]}]), "bad_turn", "['image']"),
-    (user([7]), "bad_turn", "that is a number"),
+    (user([7]), "bad_turn", "a content part a number"),
     ({"messages": [{"role": "user"}]}, "bad_turn", "no content"),
     ({"messages": [{"content": "hi"}]}, "unknown_role", "no role: known are system"),
     ({"messages": [{"role": "wizard", "content": "hi"}]}, "unknown_role", "'wizard'"),
@@ -425,7 +425,7 @@ BAD: list[tuple[Any, str, str]] = [
     ({"input_ids": [1, True]}, "bad_input_ids", "a boolean"),
     ({"input_ids": [1, -1]}, "bad_input_ids", "holds -1 at 1"),
     ({"input_ids": [2**40]}, "bad_input_ids", "1099511627776"),
-    ({"input_ids": [2**80]}, "bad_input_ids", "not a list of integers"),
+    ({"input_ids": [2**80]}, "bad_input_ids", "which is not a token"),
     ({"input_ids": [1], "labels": []}, "bad_labels", "empty"),
     ({"input_ids": [1], "labels": [1, 2]}, "bad_labels", "2 labels for 1 input_ids"),
     ({"input_ids": [1], "labels": [-1]}, "bad_labels", "holds -1 at 0"),

@@ -9,7 +9,7 @@ import pytest
 from packidx.errors import BadRecord
 from packidx.format.manifest import DEFAULT
 from packidx.records.conversation import Media
-from packidx.records.dialects.parse import parse
+from packidx.records.read import parse
 
 A, B = Media("image", "a.png"), Media("image", "b.png")
 IMAGE = {"image_name": "a.png", "matched_text_index": 1}
@@ -50,7 +50,7 @@ def test_documents(record: dict[str, Any], expected: tuple[Any, ...]) -> None:
         ({"texts": [None], "images": [None]}, "bad_turn", "neither .* at 0"),
         ({"text_list": [], "image_info": []}, "no_messages", "the document is empty"),
         ({"text_list": ["a"], "image_info": [IMAGE]}, "bad_media", "matched_text_index is 1"),
-        ({"text_list": ["a"], "image_info": [{}]}, "bad_media", "no matched_text_index"),
+        ({"text_list": ["a"], "image_info": [{}]}, "bad_media", "without matched_text_index"),
         ({"text_list": ["a", None], "image_info": []}, "bad_turn", "sentence 1 .* is null"),
         ({"texts": [{"user": None, "assistant": "a"}]}, "bad_turn", "user of entry 0"),
         ({"jpg": None, "caption": "a"}, "no_messages", "none of"),

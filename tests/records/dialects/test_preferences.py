@@ -11,7 +11,7 @@ from preference_records import ASKED, BAD, CHAT, GOOD, PREFERENCES
 
 from packidx import estimate_lengths
 from packidx.errors import BadRecord
-from packidx.records.dialects.parse import parse
+from packidx.records.read import parse
 
 
 @pytest.mark.parametrize("record", PREFERENCES.values(), ids=PREFERENCES)

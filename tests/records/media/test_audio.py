@@ -15,10 +15,10 @@ from reading import open_media
 from sounds import write_sound
 
 from packidx.errors import BadRecord
-from packidx.records.dialects.parse import parse
-from packidx.records.media.audio import Audio, audio_info, resampled_length
+from packidx.records.media.clips import Audio, audio_info, resampled_length
 from packidx.records.media.opener import media_info
 from packidx.records.media.paths import MediaRoot
+from packidx.records.read import parse
 
 FILES: list[tuple[str, dict[str, Any]]] = [
     ("a.wav", {"samples": 16001}),

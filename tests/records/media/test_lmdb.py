@@ -16,7 +16,6 @@ from reading import open_media
 
 from packidx.errors import BadRecord, MissingExtraError
 from packidx.records.conversation import Media, MediaInfo
-from packidx.records.dialects.parse import parse
 from packidx.records.media import opener
 from packidx.records.media.opener import (
     forget_media,
@@ -24,6 +23,7 @@ from packidx.records.media.opener import (
     resolve,
 )
 from packidx.records.media.paths import MediaRoot
+from packidx.records.read import parse
 
 
 def png(width: int = 30, height: int = 20, orientation: int = 0) -> bytes:

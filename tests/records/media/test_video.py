@@ -19,10 +19,10 @@ from sounds import write_sound
 
 from packidx.errors import BadRecord, MissingExtraError
 from packidx.records.conversation import Media, MediaInfo
-from packidx.records.media import video as video_module
+from packidx.records.media import clips as video_module
+from packidx.records.media.clips import Video, video_info
 from packidx.records.media.opener import forget_media, frames_in, media_info
 from packidx.records.media.paths import MediaRoot
-from packidx.records.media.video import Video, video_info
 
 CONTAINERS: list[tuple[str, dict[str, Any]]] = [
     ("h264.mp4", {"frames": 13, "size": (98, 66)}),

@@ -14,9 +14,9 @@ from reading import open_media, read_records, read_row
 
 from packidx.errors import SourceError
 from packidx.records.conversation import MediaInfo
-from packidx.records.dialects.parse import parse
 from packidx.records.media.opener import media_info
 from packidx.records.media.paths import MediaRoot
+from packidx.records.read import parse
 from packidx.records.shards import InputFile, scan
 from packidx.records.sources.find_shards import find_shards
 

@@ -15,7 +15,7 @@ from record_files import chats, write
 
 from packidx.errors import SourceError
 from packidx.format.manifest import Layout
-from packidx.records.dialects.parse import parse
+from packidx.records.read import parse
 from packidx.records.shards import InputFile, scan
 from packidx.records.sources.find_shards import find_shards
 
