@@ -253,7 +253,7 @@ def estimate_lengths(
         resumed_parts=resumed,
         compared=None if compared is None else compared.to_json(),
         reused=Reused(manifest.num_samples - number, number, names, reason) if may_reuse else None,
-        warnings=[*unread, *dated(job.encoder)],
+        warnings=[*unread, *dated(manifest.encoder)],
     )
     if limit is not None:
         check_rejected(summary.sources, limit, output)

@@ -63,49 +63,6 @@ class EstimateJob:
     is_random: bool = False
     """True if the transform makes different records of two copies of one."""
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """The options, as they stand in the manifest."""
-        settings, files = self.counter.settings, self.counter.files
-        options: dict[str, Any] = {
-            "processor": settings.processor,
-            "encode": None if self.counter.encoder is None else self.counter.encoder.name,
-            "labels": settings.labels,
-            "media_root": self.media_root,
-            "remote_media": list(self.remote_media),
-            "seed": settings.seed,
-        }
-        if files is not None and files.overrides:
-            options["processor_settings"] = files.overrides
-        if settings.trust_remote_code:
-            options["trust_remote_code"] = True
-        return options
-
-    @property
-    def encoder(self) -> Encoder | None:
-        """Return what builds the samples that were counted; None where it is not known."""
-        settings, files = self.counter.settings, self.counter.files
-        fingerprint = self.counter.fingerprint()
-        if self.counter.encoder is not None:
-            return Encoder(fingerprint=fingerprint, name=self.counter.encoder.name)
-        if files is None:
-            return None
-        return Encoder(
-            fingerprint=fingerprint,
-            name=settings.processor,
-            labels=settings.labels,
-            settings=files.settings,
-            overrides=files.overrides or None,
-            compared=self.compared,
-            day=next((t.day for t in (files.template, files.tool_template) if t and t.day), None),
-        )
-
-    @property
-    def transform(self) -> Transform | None:
-        changes = self.counter.transform
-        stated = None if changes is None else decoded(Transform, changes.to_json())
-        return stated and replace(stated, is_random=self.is_random)
-
 
 def job_shards(
     files: Sequence[InputFile],
@@ -176,7 +133,7 @@ def list_tasks(job: EstimateJob) -> Iterator[Task]:
             content += [stated.bytes, stated.version]
         shared = digest(canonical_json([head, named, layout.to_json(), content]))
         for part in stated.ranges:
-            drawn = None if job.transform is None else first_id  # it draws by sample ids
+            drawn = None if job.counter.transform is None else first_id  # it draws by sample ids
             key = digest(canonical_json([shared, to_builtins(part), drawn]))[:32]
             yield Task(context, part, first_id, key)
             first_id += part.num_records
@@ -185,6 +142,24 @@ def list_tasks(job: EstimateJob) -> Iterator[Task]:
 def planless(layout: Layout) -> Layout:
     """Return `layout` without what is the plan's."""
     return replace(layout, sample_ratio=DEFAULT.sample_ratio)
+
+
+def _encoder(counter: RecordCounter, compared: Compared | None) -> Encoder | None:
+    """Return what builds the samples that are counted; None where it is not known."""
+    files, settings = counter.files, counter.settings
+    if counter.encoder is not None:
+        return Encoder(fingerprint=counter.fingerprint(), name=counter.encoder.name)
+    if files is None:
+        return None
+    return Encoder(
+        fingerprint=counter.fingerprint(),
+        name=settings.processor,
+        labels=settings.labels,
+        settings=files.settings,
+        overrides=files.overrides or None,
+        compared=compared,
+        day=next((t.day for t in (files.template, files.tool_template) if t and t.day), None),
+    )
 
 
 def make_manifest(job: EstimateJob, parts: Sequence[Part]) -> LengthsManifest:
@@ -207,18 +182,33 @@ def draft_manifest(job: EstimateJob, parts: Sequence[Part] = ()) -> LengthsManif
     for name, task in zip(sources, (task for part in parts for task in part.tasks), strict=False):
         merge_columns(columns[name], task.columns)
         rare |= task.kinds
-    encoder = job.encoder
-    if encoder is not None and job.compared is not None:
+    compared, transform = job.compared, job.counter.transform
+    if compared is not None:
         rare, built = dict(sorted(rare.items())), total["num_built", ""]
-        encoder = replace(encoder, compared=replace(job.compared, rare=rare, num_built=built))
-    rejected = numbers_of(total, "rejected")
+        compared = replace(compared, rare=rare, num_built=built)
+    rejected, settings = numbers_of(total, "rejected"), job.counter.settings
+    encode, files = job.counter.encoder, job.counter.files
+    options: dict[str, Any] = {
+        "processor": settings.processor,
+        "encode": None if encode is None else encode.name,
+        "labels": settings.labels,
+        "media_root": job.media_root,
+        "remote_media": list(job.remote_media),
+        "seed": settings.seed,
+    }
+    if files is not None and files.overrides:
+        options["processor_settings"] = files.overrides
+    if settings.trust_remote_code:
+        options["trust_remote_code"] = True
     return LengthsManifest(
         fingerprint="",
         num_samples=total["num_samples", ""],
         num_rejected=sum(rejected.values()),
-        encoder=encoder,
-        options=job.options,
-        transform=job.transform,
+        encoder=_encoder(job.counter, compared),
+        options=options,
+        transform=None
+        if transform is None
+        else decoded(Transform, {**transform.to_json(), "is_random": job.is_random}),
         shards=tuple(shard.stated for shard in job.shards),
         text_engine=job.text_engine,
         sources=tuple(
