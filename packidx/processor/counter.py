@@ -176,10 +176,8 @@ class ConversationCounter:
         repeats = runs.repeats_of(batch)
         ends = np.cumsum([len(medium) for medium in expanded.runs or ()])[:-1]
         starts = [own.tolist() for own in np.split(runs.at, ends)] if expanded.runs else []
-        order = range(len(starts)) if expanded.order is None else expanded.order
-        return SampleTokens(
-            np.repeat(batch.ids, repeats), np.repeat(trained, repeats), starts, order
-        )
+        ids, trained = np.repeat(batch.ids, repeats), np.repeat(trained, repeats)
+        return SampleTokens(ids, trained, starts, expanded.order)
 
     def _encode(
         self, expanded: Sequence[Expanded]

@@ -28,7 +28,6 @@ from packidx.processor.chat_template.turns import (
     learn_words,
     marked_spans,
 )
-from packidx.processor.chat_template.unwritten import check_written, says_more
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.records.conversation import Conversation, Turn
 
@@ -130,9 +129,9 @@ class ChatTemplate:
         text = self._render(conversation)
         environment.check_unicode(text)
         shown = None
-        if says_more(conversation):
+        if marks.says_more(conversation):
             shown = self._show(conversation)
-            check_written(conversation, text, shown, self._writes_tools(conversation, text))
+            marks.check_written(conversation, text, shown, self._writes_tools(conversation, text))
         media = self._placeholders.find(conversation, text)
         return Rendered(text, self._spans(conversation, text, shown), media)
 
@@ -208,8 +207,9 @@ class ChatTemplate:
         wanted = self.policy.trains(conversation.turns)
         if not any(wanted):
             return ()
+        further = (turn.extra for turn in conversation.turns if turn.extra)
         if conversation.tools is None and not any(
-            name in self._names for turn in conversation.turns for name in turn.extra
+            extra[name] for extra in further for name in extra.keys() & self._names
         ):
             form, cores = outline(conversation.turns)
             if (key := (form, *wanted)) not in self._layouts:
@@ -259,20 +259,9 @@ class ChatTemplate:
         return find(shown, turns, self._words, self.policy)
 
     def _known(self, conversation: Conversation) -> Conversation:
-        """Return a record without keys that the template has no name for, and without marks."""
+        """Return a record without keys that the template has no name for."""
         turns = [
-            replace(
-                turn,
-                parts=tuple(
-                    marks.MARKED.sub(marks.STAND_IN, part) if isinstance(part, str) else part
-                    for part in turn.parts
-                ),
-                extra={
-                    name: marks.MARKED.sub(marks.STAND_IN, value) if type(value) is str else value
-                    for name, value in turn.extra.items()
-                    if name in self._names
-                },
-            )
+            replace(turn, extra={k: v for k, v in turn.extra.items() if k in self._names})
             for turn in conversation.turns
         ]
         return replace(conversation, turns=tuple(turns))

@@ -4,11 +4,15 @@ Each text, reasoning, and name of a called function is given to the template wit
 after its *core*, which is all of it but the white space at its ends. Where the marks come out is
 the text: a `Stretch` of the rendering. Marks are characters of the last two planes of Unicode,
 which Unicode leaves unassigned.
+
+A call or a thought whose mark does not come out is not written (`check_written`). Of reasoning the
+last one counts, since templates such as Qwen3's leave out earlier ones by design.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -77,6 +81,7 @@ def show(render: Callable[[Conversation], str], conversation: Conversation) -> S
     shown, owners, cores = Shown(), list[int](), list[str]()
 
     def mark(text: str, turn: int, key: str = "") -> str:
+        text = MARKED.sub(STAND_IN, text)
         core = text.strip()
         if not core:
             return text
@@ -150,3 +155,49 @@ def gaps(render: Callable[[Conversation], str], *turns: Turn) -> list[str]:
     lows = [0, *(stretch.end for stretch in shown.stretches)]
     highs = [*(stretch.start for stretch in shown.stretches), len(shown.text)]
     return [shown.text[low:high] for low, high in zip(lows, highs, strict=True)]
+
+
+def says_more(conversation: Conversation) -> bool:
+    """Return True if a record has tools, calls, reasoning, or a system prompt in the middle."""
+    return (
+        bool(conversation.tools)
+        or any(turn.role == "system" for turn in conversation.turns[1:])
+        or any(
+            turn.extra.get(key) for turn in conversation.turns for key in turn.extra.keys() & SPOKEN
+        )
+    )
+
+
+def check_written(conversation: Conversation, text: str, shown: Shown, writes_tools: bool) -> None:
+    """Raise a BadRecord (``not_rendered``) if a template leaves out tools, calls, reasoning, or a
+    system prompt in the middle.
+
+    Args:
+        conversation: the record.
+        text: its rendering.
+        shown: the same with marks.
+        writes_tools: False if it leaves out tools.
+    """
+    late = [turn for turn in conversation.turns[1:] if turn.role == "system"]
+    if any(part.strip() not in text for turn in late for part in turn.texts):
+        what = "the chat template leaves out a system prompt behind the first turn"
+        raise BadRecord("not_rendered", f"{what}: a --transform puts it elsewhere")
+    seen = {each.number for each in shown.stretches}
+    written = Counter(place for number, place in shown.further.items() if number in seen)
+    lost, thought = set[str]() if writes_tools else {"tools"}, dict[str, int]()
+    for number, turn in enumerate(conversation.turns):
+        for key in turn.extra.keys() & SPOKEN:
+            value = turn.extra[key]
+            value = value.strip() if isinstance(value, str) else value
+            if key in REASONING and value:
+                thought = {key: number}
+            elif written[number, key] < (len(value) if isinstance(value, list) else bool(value)):
+                lost.add(key)
+    for key, number in thought.items():
+        lost |= set() if any(written[number, name] for name in REASONING) else {key}
+    if lost:
+        what = f"the chat template does not write {' and '.join(sorted(lost))}"
+        cure = "name a processor whose template does"
+        if all(turn.parts for turn in conversation.turns if lost & turn.extra.keys()):
+            cure += f", or give {' '.join(f'--ignore {name}' for name in sorted(lost))}"
+        raise BadRecord("not_rendered", f"{what} of the record: {cure}")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
-from functools import reduce
 from typing import Any
 
 import jinja2.nodes
@@ -53,7 +53,7 @@ class Form:
     def __init__(self, render: Callable[[list[Message]], str], empty_as_list: bool) -> None:
         self.empty_as_list = empty_as_list
         self._render = render
-        self._given: dict[tuple[str, str, bool], tuple[str, str | None]] = {}
+        self._found = functools.cache(self._find)
 
     def changes(self, conversation: Conversation) -> list[str]:
         """Return what is given to the template otherwise than the record holds it, in words."""
@@ -74,7 +74,7 @@ class Form:
             if change == _AS_LISTS:
                 message["content"] = [{"type": "text", "text": message["content"]}]
             elif change == _AS_STRINGS:
-                message["content"] = reduce(operator.add, turn.parts, "")
+                message["content"] = functools.reduce(operator.add, turn.parts, "")
         return messages
 
     def rendered(self, conversation: Conversation) -> list[Message]:
@@ -93,16 +93,14 @@ class Form:
 
     def _of(self, turn: Turn) -> tuple[str, str | None]:
         """The role that a turn is given with, and how its content is changed."""
-        key = turn.role, turn.extra.get("role", turn.role), turn.is_string
-        if key not in self._given:
-            self._given[key] = self._found(*key)
-        role, change = self._given[key]
+        stated = turn.extra.get("role", turn.role)
+        role, change = self._found(turn.role, stated, turn.is_string)
         says = turn.parts or turn.text_as_list  # nothing at all is left as it is
         if change is None or (says and all(isinstance(part, str) for part in turn.parts)):
             return role, change
         return role, None
 
-    def _found(self, role: str, stated: str, is_string: bool) -> tuple[str, str | None]:
+    def _find(self, role: str, stated: str, is_string: bool) -> tuple[str, str | None]:
         for word in (stated, role):
             if self._shows(role, word, as_list=not is_string):
                 return word, None

@@ -108,13 +108,8 @@ def _tile_tokens(
 def _sample_evenly(
     num_frames: int | None, wanted_fps: float | None, total: int, fps: float | None
 ) -> Frames:
-    """Frames at equal distances: transformers 5.23, `video_utils.default_sample_indices_fn`.
-
-    Args:
-        num_frames: how many to take; None goes by `wanted_fps`, and without both all are taken.
-        wanted_fps: frames to take per second.
-        total: frames of the video.
-        fps: its frames per second.
+    """`video_utils.default_sample_indices_fn` of transformers 5.23: `num_frames` frames at equal
+    distances, or `wanted_fps` in a second; all if both are None.
 
     Raises:
         BadRecord: ``too_few_frames``, or as `known_fps`.

@@ -42,8 +42,8 @@ class Expanded:
     runs: tuple[tuple[int, ...], ...] | None
     """Per medium, as they stand in the text, how often each of its feature tokens is repeated; None
     if the media are not written out."""
-    order: tuple[int, ...] | None = None
-    """The number of each of these media in the conversation; None where that is the same."""
+    order: tuple[int, ...] = ()
+    """The number of each of these media in the conversation."""
     ending: Ending | None = None
     """Of a document, which gets the tokenizer's own special tokens too; None of any other."""
 
@@ -82,8 +82,7 @@ def expand(
         # What replaces a medium inside a span belongs to it.
         text = "".join([*parts, text[at:]])
         spans = tuple([(_moved(a, cuts, added), _moved(b, cuts, added)) for a, b in spans])
-    is_moved = order != [*range(len(order))]
-    return Expanded(text, spans, tuple(runs), tuple(order) if is_moved else None)
+    return Expanded(text, spans, tuple(runs), tuple(order))
 
 
 def _moved(border: int, cuts: Sequence[int], added: Sequence[int]) -> int:
@@ -186,13 +185,11 @@ def place_media(
     sizes: list[int] = []
     for number, item in enumerate(expanded):
         if item.runs and number not in runs.mismatched:
-            order = range(len(item.runs)) if item.order is None else item.order
-            targets += [offsets[number] + at for at in order]
+            targets += [offsets[number] + at for at in item.order]
             owners += [number] * len(item.runs)
             sizes += map(len, item.runs)
     last = np.cumsum(np.array(sizes, np.int64)) - 1
     first = last + 1 - np.array(sizes, np.int64)
-    media.at, media.tokens = media.at.copy(), media.tokens.copy()
     media.at[targets] = runs.at[first]
     media.tokens[targets] = runs.at[last] + runs.repeats[last] - runs.at[first]
     own = np.zeros(len(expanded), np.int64)
