@@ -8,13 +8,12 @@ from typing import Any
 
 import click
 
-from packidx.words import count, number_of
+from packidx.words import number_of
 
 from ..options import json_option
-from ..show.console import cut_left, print_facts, print_json, print_rows, say, status, visible
+from ..show.console import print_facts, print_json, print_rows, say, status, with_parts
 
 Row = Mapping[str, Any]
-_WIDTH = 36  # characters of a value or name
 
 
 @click.command()
@@ -45,46 +44,29 @@ def _print(found: Row) -> None:
         say(f"the same plan: {' and '.join(names.values())}")
         return
     print_facts("Plans", names)
-    for what in ("options", "lengths"):
-        print_rows(_row(what, name, both) for name, both in found[what].items())
-    print_rows(
-        _row("plan", words, both)
-        for words, both in (
-            *((name.removeprefix("num_"), both) for name, both in found["counts"].items()),
-            *((f"dropped: {why}", both) for why, both in found["dropped"].items()),
-        )
-    )
+    tables = {what: found[what] for what in ("options", "lengths", "counts", "dropped")}
     for column in ("samples", "tokens"):
-        sources = found["sources"].items()
-        print_rows(_row(f"{column} of source", name or "–", each[column]) for name, each in sources)
+        of_sources = {name or "–": each[column] for name, each in found["sources"].items()}
+        tables[f"{column} of source"] = of_sources
+    for title, pairs in tables.items():
+        print_rows(
+            {title: name, "A": _value(both["a"]), "B": _value(both["b"])}
+            for name, both in pairs.items()
+        )
     if found["samples"] is None:
         say("samples are not compared: the lengths differ, and keys are missing or not unique")
         return
     samples = found["samples"]
     facts = {
         "in both": f"{number_of(samples['in_both'], 'sample')}, matched by {samples['matched_by']}",
-        "gained": _with_reasons(samples["gained"], samples["gained_from"], "A"),
-        "lost": _with_reasons(samples["lost"], samples["lost_to"], "B"),
+        "gained, by state in A": with_parts(samples["gained"], samples["gained_from"]),
+        "lost, by state in B": with_parts(samples["lost"], samples["lost_to"]),
         "tokens differ": number_of(samples["tokens_differ"], "sample"),
     }
     print_facts("Samples", facts)
 
 
-def _row(title: str, name: str, both: Row) -> Row:
-    return {title: cut_left(visible(name), _WIDTH), "A": _value(both["a"]), "B": _value(both["b"])}
-
-
-def _value(value: Any) -> str:
-    if value is None or value == []:
-        return "–"
-    if isinstance(value, int) and not isinstance(value, bool):
-        return count(value)
+def _value(value: Any) -> Any:
     if isinstance(value, float):
         return f"{value:.4g}"
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return cut_left(visible(text), _WIDTH)
-
-
-def _with_reasons(number: int, reasons: Mapping[str, int], plan: str) -> str:
-    listed = ", ".join(f"{count(n)} {why}" for why, n in reasons.items())
-    return count(number) + (f" (in {plan}: {listed})" if listed else "")
+    return value if value is None or type(value) in (int, str) else json.dumps(value)

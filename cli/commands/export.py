@@ -105,8 +105,6 @@ def _show_wds(summary: WdsSummary) -> None:
         "shards": f"{count(summary.num_shards)} ({size})",
         "export": f"{summary.path} (written in {summary.seconds:.1f} s)",
     }
-    if summary.num_kept:
-        facts["samples"] += f"; {count(summary.num_kept)} also as messages under _meta.records"
     if summary.prepare:
         facts["Energon"] = f"not installed here; before it reads the tars, run: {summary.prepare}"
     print_facts("Exported", facts)

@@ -11,13 +11,7 @@ import cloup
 
 from packidx.words import count
 
-from ..options import (
-    json_option,
-    number,
-    option,
-    option_group,
-    read_state,
-)
+from ..options import json_option, number, option, option_group
 from ..show.console import cut_left, print_facts, print_json, print_rows, say, status, visible
 
 Row = Mapping[str, Any]
@@ -48,12 +42,6 @@ Row = Mapping[str, Any]
     ),
     number("--seed", "N", "Seed of PackSampler.  [default: 0]", least=0),
     number("--epoch", "E", "Epoch.  [default: 0]", least=0),
-    option(
-        "--state",
-        "FILE",
-        "A sampler's state as JSON: gives seed, epoch and global batch, and shows which packs are "
-        "consumed.",
-    ),
 )
 @option_group(
     "output",
@@ -66,8 +54,6 @@ def trace(
     key: str | None,
     sample_id: int | None,
     rank: int | None,
-    world_size: int | None,
-    state: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -84,10 +70,9 @@ def trace(
 
     if [step, key, sample_id].count(None) != 2:
         raise click.UsageError("Give one of --step S, --key K and --sample-id N.")
-    if rank is not None and (step is None or world_size is None):
+    if rank is not None and (step is None or options["world_size"] is None):
         raise click.UsageError("--rank needs --step and --world-size.")
     opened = open_index(index)
-    options |= {"world_size": world_size, "state": None if state is None else read_state(state)}
     if step is not None:
         traced = trace_step(opened, step, rank=rank, **options)
     else:
@@ -97,7 +82,7 @@ def trace(
     if as_json:
         print_json(traced)
         return
-    known = ("epoch", "num_steps", "seed", "global_batch", "world_size", "rank", "consumed")
+    known = ("epoch", "num_steps", "seed", "global_batch", "world_size", "rank")
     facts = {name.replace("_", " "): traced.get(name) for name in known}
     what = f"step {step}" if step is not None else f"key {key}" if key else f"sample {sample_id}"
     shown = {name: str(value) for name, value in facts.items() if value is not None}
@@ -109,7 +94,7 @@ def trace(
         print_rows([_cells(sample) for sample in pack["samples"]])
     if places := traced.get("places"):
         say("")
-        names = ("epoch", "step", "micro_step", "rank", "pack_id", "consumed")
+        names = ("epoch", "step", "micro_step", "rank", "pack_id")
         when = [name for name in names if any(place[name] is not None for place in places)]
         print_rows([{n: _cell(place[n]) for n in when} | _cells(place) for place in places])
     for row in traced.get("dropped", ()):

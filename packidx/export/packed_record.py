@@ -43,9 +43,8 @@ Files = list[tuple[str, bytes]]
 """Name after the key, and content."""
 
 
-TOTALS = ("num_packs", "num_samples", "num_tokens", "num_media", "num_kept")
-"""What a pack holds; samples are kept whose messages are under ``_meta``, as ``texts`` does not say
-all of them."""
+TOTALS = ("num_packs", "num_samples", "num_tokens", "num_media")
+"""What a pack holds."""
 
 
 class PackMembers(NamedTuple):
@@ -64,7 +63,7 @@ class _Written(NamedTuple):
     captions: list[str]
     names: Names
     kinds: set[str]
-    kept: dict[str, Any] | None
+    record: dict[str, Any]
     files: Files
 
 
@@ -81,9 +80,8 @@ def pack_members(pack: Pack, fetcher: Fetcher, counter: ConversationCounter | No
     written = _read_all(fetcher, counter, pack.samples)
     files = {"json": orjson.dumps(_json(pack, written))}
     files |= dict(file for entry in written for file in entry.files)
-    kept = sum(entry.kept is not None for entry in written)
     lengths = [sample.length for sample in pack.samples]
-    numbers = (1, len(lengths), sum(lengths), len(files) - 1, kept)
+    numbers = (1, len(lengths), sum(lengths), len(files) - 1)
     return PackMembers(files, dict(zip(TOTALS, numbers, strict=True)))
 
 
@@ -128,9 +126,9 @@ def _read(
             names.append(own if isinstance(medium.ref, list | tuple) else own[0])
         pairs = pairs_of(conversation)
         prompts, captions = ([pair[side] for pair in pairs] for side in (0, 1))
-        kept = None if is_pairs(conversation) else messages_of(conversation, names)
+        messages = messages_of(conversation, names)
         try:
-            orjson.dumps([prompts, captions, kept])
+            orjson.dumps([prompts, captions, messages])
         except TypeError as error:
             raise BadRecord("bad_turn", f"it is not JSON ({error})") from None
     except PackidxError as error:
@@ -144,7 +142,7 @@ def _read(
             f"{what}; mend it and export again, or plan without it (packidx plan --exclude)"
         ) from error
     kinds = {medium.kind for medium in conversation.media}
-    return _Written(prompts, captions, names, kinds, kept, files)
+    return _Written(prompts, captions, names, kinds, messages, files)
 
 
 def with_labels(conversation: Conversation, policy: LabelPolicy) -> Conversation:
@@ -189,16 +187,15 @@ def _check_media(
 
 def _json(pack: Pack, written: Sequence[_Written]) -> dict[str, Any]:
     kinds: set[str] = set().union(*(entry.kinds for entry in written))
-    meta: dict[str, Any] = {
+    meta = {
         "pack_id": pack.pack_id,
         "sample_ids": [sample.sample_id for sample in pack.samples],
         "keys": [sample.key for sample in pack.samples],
         "sources": [sample.source for sample in pack.samples],
         "token_lens": [sample.length for sample in pack.samples],
         "total_token_len": sum(sample.length for sample in pack.samples),
+        "records": [entry.record for entry in written],
     }
-    if any(entry.kept is not None for entry in written):
-        meta["records"] = [entry.kept for entry in written]
     return {
         "texts": {
             "prompts": [entry.prompts for entry in written],
@@ -265,30 +262,6 @@ def pairs_of(conversation: Conversation) -> list[tuple[str, str]]:
     return pairs
 
 
-def is_pairs(conversation: Conversation) -> bool:
-    """Return whether `pairs_of` says all of a conversation: `records.texts` would read the same
-    one.
-
-    Sizes and token counts that a record states of its media are hints, and no part of what is said;
-    which frames of a video are meant is.
-    """
-    turns = conversation.turns
-    if conversation.input_ids is not None or conversation.tools is not None:
-        return False
-    if not turns or len(turns) % 2:
-        return False
-    roles = ("user", "assistant") * (len(turns) // 2)
-    return (
-        all(
-            turn.role == role and turn.train is None and not _extra(turn) and not _has_seams(turn)
-            for turn, role in zip(turns, roles, strict=True)
-        )
-        and not any(turn.text_as_list for turn in turns)
-        and not conversation.has_literal
-        and not any(_has_frames(medium) for medium in conversation.media)
-    )
-
-
 def messages_of(conversation: Conversation, names: Names) -> dict[str, Any]:
     """A conversation as a record of OpenAI's dialect, or of tokens, its media by their `names`."""
     left = iter(names)
@@ -316,16 +289,3 @@ def _extra(turn: Turn) -> dict[str, Any]:
     return {
         key: value for key, value in turn.extra.items() if value is not None or key == "content"
     }
-
-
-def _has_seams(turn: Turn) -> bool:
-    """Return whether two pieces of text meet, or one is empty: in one text, nobody would see
-    where."""
-    pieces = [isinstance(part, str) for part in turn.parts]
-    met = any(piece and following for piece, following in zip(pieces, pieces[1:], strict=False))
-    return met or "" in turn.parts
-
-
-def _has_frames(medium: Media) -> bool:
-    stated = (medium.num_frames, medium.fps, medium.frame_indices)
-    return isinstance(medium.ref, list | tuple) or any(value is not None for value in stated)

@@ -74,8 +74,6 @@ class WdsSummary:
     num_media: int
     num_shards: int
     num_bytes: int
-    num_kept: int
-    """Samples that ``texts`` does not say all of: their messages are under ``_meta``."""
     prepare: str | None
     """Command to run before Energon reads the tars; None if it was run."""
     warnings: list[str]

@@ -14,7 +14,7 @@ import pytest
 from packidx_cli.main import main
 
 from packidx import open_index, plan_packs
-from packidx.errors import MismatchError, NotFoundInIndex, OptionError, PackidxError
+from packidx.errors import NotFoundInIndex, OptionError, PackidxError
 from packidx.index import Index
 from packidx.inspect import trace
 from packidx.torch import PackSampler
@@ -131,22 +131,15 @@ def test_packs_that_an_epoch_leaves_out(tmp_path: Path) -> None:
     assert place.order_position >= index.num_packs - left
 
 
-def test_a_state_gives_the_run_and_what_it_has_had(tmp_path: Path) -> None:
+def test_an_epoch_with_its_seed_and_global_batch(tmp_path: Path) -> None:
     index = planned(tmp_path)
-    training = PackSampler(index, global_batch=10, seed=4, epoch=3)
-    state = training.state_at(2)
-    step = trace_step(index, 1, state=state)
+    run = {"global_batch": 10, "seed": 4, "epoch": 3}
+    training = PackSampler(index, **run)
+    step = trace_step(index, 1, **run)
     assert [pack.pack_id for pack in step.packs] == training.packs_of_step(1)
-    assert (step.seed, step.epoch, step.global_batch, step.consumed) == (4, 3, 10, True)
-    assert not trace_step(index, 2, state=state).consumed
-    had = {pack for step in range(2) for pack in training.packs_of_step(step)}
-    for ident in range(0, 600, 41):
-        place = only(index, sample_id=ident, state=state)
-        assert place.epoch == 3 and place.consumed == (place.pack_id in had)
-    with pytest.raises(MismatchError, match="the state has seed 4, and 5 is given"):
-        trace_step(index, 1, state=state, seed=5)
-    with pytest.raises(MismatchError, match="name the snapshot"):
-        trace_step(index, 1, state=state | {"snapshot_id": "f" * 32})
+    assert (step.seed, step.epoch, step.global_batch) == (4, 3, 10)
+    place = only(index, sample_id=step.packs[0].samples[0].sample_id, **run)
+    assert (place.epoch, place.step, place.pack_id) == (3, 1, step.packs[0].pack_id)
 
 
 @pytest.mark.parametrize(
