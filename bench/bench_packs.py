@@ -22,7 +22,7 @@ from packidx import open_index, plan_packs
 from packidx.encode.imports import allow_cuda_torchvision
 from packidx.index import Index, Sample
 from packidx.records.conversation import to_messages
-from packidx.records.dialects.parse import parse
+from packidx.records.read import parse
 from packidx.torch import PackedDataset
 
 PACKS = 24
