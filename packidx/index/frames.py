@@ -1,80 +1,137 @@
-"""An index's tables as views of DuckDB, which whoever only reads packs need not have."""
+"""Views of DuckDB over an index or a lengths table; who only reads packs need not have it."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from packidx.errors import missing_package
-from packidx.format.index import OPTIONAL, TABLES, PlacedWindow
+from packidx.errors import FormatError, SourceError, missing_package
+from packidx.format.index import OPTIONAL, TABLE_NAMES, TABLES, PlacedWindow
+from packidx.format.lengths import KnownTable, known_table
 from packidx.format.parquet import scan_of
-from packidx.format.step_log import LOSSES, OUTLIERS, logged_steps
-from packidx.index.tables import (
-    NO_STATUS,
-    SOURCES,
-    STEPS,
-    VIEWS,
-    Steps,
-    Views,
-    views_of_index,
-)
+from packidx.format.schema import PACKS
+from packidx.format.step_log import LOG_VIEWS, LOSSES, OUTLIERS, logged_steps
+from packidx.index.tables import ORDER, Steps
+from packidx.io import urls
+from packidx.io.copies import local_copies
 
 if TYPE_CHECKING:
     import duckdb
 
     from packidx.index.reader import Index
 
-_MADE = "packidx"
-"""The schema of the tables that are not files, and which views read."""
+SOURCES = pa.schema(
+    [
+        pa.field("name", pa.string()),
+        pa.field("num_samples", pa.int64()),
+        pa.field("num_rejected", pa.int64()),
+        pa.field("num_dropped", pa.int64()),
+        pa.field("num_tokens", pa.int64()),
+        pa.field("num_label_tokens", pa.int64()),
+        pa.field("weight", pa.float64()),
+        pa.field("media_root", pa.string()),
+        pa.field("remote_media", pa.list_(pa.string())),
+        pa.field("pair", pa.string()),
+    ]
+)
+"""`weight` is how often the mix takes a sample per epoch; null in a lengths table."""
+
+# Of a pack, what `ORDER` does not say.
+_OF_PACKS = [name for name in PACKS.names if name not in ORDER.names]
+STEPS = pa.schema([*ORDER, *(PACKS.field(name) for name in _OF_PACKS)])
+
+OF_LENGTHS = ("lengths", "rejected", "sources")
+VIEWS = (*TABLE_NAMES, *OF_LENGTHS, "steps")
+"""All there are; a lengths table has those `OF_LENGTHS`."""
 
 
-def create_views(connection: Any, views: Views) -> None:
-    """Give a DuckDB connection the views, each of the files it names.
+@dataclass(frozen=True)
+class Views:
+    """The views of a connection, and the files and rows that they read."""
 
-    No file is taken for a pattern.
+    selects: dict[str, str] = field(default_factory=dict)
+    """View -> its SQL, each behind those that it reads."""
+    made: dict[str, pa.Table] = field(default_factory=dict)
+    """Tables that are not files, in the schema ``packidx``."""
+    paths: list[str] = field(default_factory=list)
+    """All files, on this machine; none is taken for a pattern."""
+    absent: dict[str, str] = field(default_factory=dict)
+    """Why a view is not there."""
 
-    Raises:
-        duckdb.Error: a file cannot be read.
-    """
-    connection.execute(f"CREATE SCHEMA {_MADE}")
-    for name, (table, windows) in views.tables.items():
-        _create_table(connection, f"no_{name}", TABLES[table].empty_table())
-        selects = [f"SELECT * FROM {_MADE}.no_{name}"]
-        selects += [_of_window(table, *window) for window in windows if window[1]]
-        connection.execute(f"CREATE VIEW {name} AS {' UNION ALL BY NAME '.join(selects)}")
-    if views.lengths is not None:
-        scan = scan_of(views.lengths)
-        connection.execute(f"CREATE VIEW lengths AS SELECT * FROM {scan}")
-        _create_rejected(connection, views)
-    if views.sources is not None:
-        rows = pa.Table.from_pylist(views.sources, schema=SOURCES)
-        _create_table(connection, "sources", rows)
-        connection.execute(f"CREATE VIEW sources AS SELECT * FROM {_MADE}.sources")
-    if views.log:
-        _create_logged(connection, views.log)
-    if "packs" in views.tables and views.steps is not None:
-        _create_table(connection, "train_order", views.steps.table())
+    def add_table(self, name: str, index: Index, table: str) -> None:
+        """Add a table of an index, numbered as a whole, as the view `name`.
+
+        Raises:
+            FormatError: a file is missing or damaged.
+        """
+        placed = index.snapshot.placed
+        parts = [index.files(table, each.number) for each in placed]
+        paths = iter(local_copies([part for own in parts for part in own]))
+        selects = [self._select_made(f"no_{name}", TABLES[table].empty_table())]
+        for each, own in zip(placed, parts, strict=True):
+            if files := [next(paths) for _ in own]:
+                selects.append(_of_window(table, each, files))
+                self.paths.extend(files)
+        self.selects[name] = " UNION ALL BY NAME ".join(selects)
+
+    def _select_made(self, name: str, rows: pa.Table) -> str:
+        self.made[name] = rows
+        return f"SELECT * FROM packidx.{name}"
+
+    def add_lengths(self, table: KnownTable) -> None:
+        """Add a lengths table, and its rejected rows."""
+        paths = local_copies(table.files)
+        self.paths.extend(paths)
+        self.selects["lengths"] = f"SELECT * FROM {scan_of(paths)}"
+        self.selects["rejected"] = "SELECT * FROM lengths WHERE status = 'rejected'"
+
+    def add_sources(self, manifest: Any, weights: Mapping[str, str] | None) -> None:
+        """Add a row per source.
+
+        Args:
+            manifest: of an index or of a lengths table.
+            weights: of the plan's options: of sources whose weight is not 1.
+        """
+        rows = []
+        for source in manifest.sources:
+            row = {name: getattr(source, name, None) for name in SOURCES.names}
+            row["remote_media"] = list(source.remote_media)
+            row["pair"] = source.layout and source.layout.pair
+            if weights is not None:
+                row["weight"] = float(Fraction(weights.get(source.name, "1")))
+            rows.append(row)
+        self.selects["sources"] = self._select_made("sources", pa.Table.from_pylist(rows, SOURCES))
+
+    def add_log(self, files: Sequence[str]) -> None:
+        """Add the views of a run's log, of which `samples` says the sources and keys."""
+        self.paths.extend(files)
+        names, of_steps = (
+            "snapshot_id, seed, global_batch, session, samples",
+            logged_steps([*files]),
+        )
+        self.selects["logged_steps"] = f"SELECT * EXCLUDE ({names}) FROM ({of_steps})"
+        self.selects["losses"] = f"WITH logged AS ({of_steps}) {LOSSES}"
+        self.selects["outliers"] = OUTLIERS
+
+    def add_steps(self, steps: Steps | None) -> None:
+        """Add the packs in the order of training; with None a view that says what it needs."""
+        if steps is None:  # whoever gets at it by another way than its name is told
+            self.selects["steps"] = (
+                f"{self._select_made('no_steps', STEPS.empty_table())} UNION ALL BY NAME SELECT "
+                "NULL AS step WHERE error('the steps are computed where a query names them') IS "
+                "NULL"
+            )
+            return
+        self.made["train_order"] = steps.table()
         columns = ", ".join(f'"{name}"' for name in STEPS.names)
-        connection.execute(
-            f"CREATE VIEW steps AS SELECT {columns} FROM packs "
-            f"JOIN {_MADE}.train_order USING (pack_id) ORDER BY epoch, position"
+        self.selects["steps"] = (
+            f"SELECT {columns} FROM packs JOIN packidx.train_order USING (pack_id) "
+            "ORDER BY epoch, position"
         )
-    elif "packs" in views.tables:  # whoever gets at it by another way than its name is told
-        _create_table(connection, "no_steps", STEPS.empty_table())
-        connection.execute(
-            f"CREATE VIEW steps AS SELECT * FROM {_MADE}.no_steps UNION ALL BY NAME SELECT NULL "
-            "AS step WHERE error('the steps are computed where a query names them') IS NULL"
-        )
-
-
-def _create_logged(connection: Any, files: list[str]) -> None:
-    """The views of a run's log, which `samples` tells the sources and keys of."""
-    names = "snapshot_id, seed, global_batch, session, samples"
-    of_steps = logged_steps(files)
-    connection.execute(f"CREATE VIEW logged_steps AS SELECT * EXCLUDE ({names}) FROM ({of_steps})")
-    connection.execute(f"CREATE VIEW losses AS WITH logged AS ({of_steps}) {LOSSES}")
-    connection.execute(f"CREATE VIEW outliers AS {OUTLIERS}")
 
 
 def _of_window(table: str, placed: PlacedWindow, files: list[str]) -> str:
@@ -90,19 +147,75 @@ def _of_window(table: str, placed: PlacedWindow, files: list[str]) -> str:
     return f"SELECT {numbered[table]} FROM {scan}"
 
 
-def _create_rejected(connection: Any, views: Views) -> None:
-    names = [name for name, *_ in connection.execute("DESCRIBE lengths").fetchall()]
-    if "status" in names:
-        where = "WHERE status = 'rejected'"
-        connection.execute(f"CREATE VIEW rejected AS SELECT * FROM lengths {where}")
+def views_of_lengths(table: KnownTable, uri: str) -> Views:
+    """Return what can be asked of a lengths table."""
+    views = Views()
+    views.add_lengths(table)
+    if table.manifest is None:
+        why = f"{uri} is bare Parquet, which names no sources: ask its column source, if it has one"
+        views.absent["sources"] = f"there is no view sources: {why}"
     else:
-        views.absent["rejected"] = f"there is no view rejected: {NO_STATUS}"
+        views.add_sources(table.manifest, None)
+    return views
 
 
-def _create_table(connection: Any, name: str, rows: pa.Table) -> None:
-    connection.register("packidx_rows", rows)
-    connection.execute(f"CREATE TABLE {_MADE}.{name} AS SELECT * FROM packidx_rows")
-    connection.unregister("packidx_rows")
+def views_of_index(
+    index: Index,
+    names: Collection[str],
+    steps: Steps | None,
+    log: Sequence[str] = (),
+) -> Views:
+    """Return what can be asked of an index.
+
+    Args:
+        names: the views that are asked; what is in an object store is fetched for these alone.
+        steps: None where they are not asked.
+        log: files of a run's log.
+    """
+    views, planned = Views(), index.snapshot.lengths
+    wanted = {*names, *(["packs"] if "steps" in names else []), *(["samples"] if log else [])}
+    for name in TABLE_NAMES:
+        if name in wanted or not urls.is_url(index.path):
+            views.add_table(name, index, name)
+    if "packs" in views.selects:
+        views.add_steps(steps)
+    views.add_sources(index.snapshot, index.snapshot.options.weights)
+    if log:
+        views.add_log(log)
+    else:
+        text = "there is no view {}: name the run's log with --log DIR"
+        views.absent.update((name, text.format(name)) for name in LOG_VIEWS)
+    uri = index.resolve(planned.uri)
+    if wanted & {"lengths", "rejected"} or not urls.is_url(uri):
+        try:
+            views.add_lengths(known_table(uri, planned.pattern, planned.fingerprint))
+        except (SourceError, FormatError) as error:
+            root = ", or say where it is: --root OLD=NEW, in Python roots={old: new}"
+            why = f"{error}{root if isinstance(error, SourceError) else ''}"
+            for name in ("lengths", "rejected"):
+                views.absent[name] = f"there is no view {name}: {why}"
+    return views
+
+
+def create_views(connection: Any, views: Views) -> None:
+    """Give a DuckDB connection the views, each of the files it names.
+
+    Raises:
+        duckdb.Error: a file cannot be read.
+    """
+    connection.execute("CREATE SCHEMA packidx")
+    for name, rows in views.made.items():
+        connection.register("packidx_rows", rows)
+        connection.execute(f"CREATE TABLE packidx.{name} AS SELECT * FROM packidx_rows")
+        connection.unregister("packidx_rows")
+    for name, select in views.selects.items():
+        if name == "rejected":
+            columns = connection.execute("DESCRIBE lengths").fetchall()
+            if "status" not in (column[0] for column in columns):
+                why = "the lengths have no column status, which says what was rejected"
+                views.absent[name] = f"there is no view {name}: {why}"
+                continue
+        connection.execute(f"CREATE VIEW {name} AS {select}")
 
 
 def to_duckdb(index: Index, steps: Steps) -> duckdb.DuckDBPyConnection:

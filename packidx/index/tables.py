@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from fractions import Fraction
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packidx.errors import FormatError, NotFoundInIndex, OptionError, SourceError
-from packidx.format.index import OPTIONAL, TABLE_NAMES, TABLES, IndexManifest, PlacedWindow
-from packidx.format.lengths import KnownTable, known_table
-from packidx.format.schema import PACKS
-from packidx.format.step_log import LOG_VIEWS
+from packidx.errors import NotFoundInIndex, OptionError
+from packidx.format.index import OPTIONAL, TABLES, IndexManifest, PlacedWindow
 from packidx.index.order import SEEDS, Dealing, Epochs, check_global_batch, packs_per_step
 from packidx.index.row_groups import read_as_format
-from packidx.io import urls
 from packidx.io.copies import local_copies
 
 if TYPE_CHECKING:
-    from packidx.index.reader import Index
+    pass
 
 ORDER = pa.schema(
     [
@@ -116,28 +111,6 @@ def _cast(values: Any, field: pa.Field) -> pa.Array:
     return (values if isinstance(values, pa.Array) else pa.array(values)).cast(field.type)
 
 
-SOURCES = pa.schema(
-    [
-        pa.field("name", pa.string()),
-        pa.field("num_samples", pa.int64()),
-        pa.field("num_rejected", pa.int64()),
-        pa.field("num_dropped", pa.int64()),
-        pa.field("num_tokens", pa.int64()),
-        pa.field("num_label_tokens", pa.int64()),
-        pa.field("weight", pa.float64()),
-        pa.field("media_root", pa.string()),
-        pa.field("remote_media", pa.list_(pa.string())),
-        pa.field("pair", pa.string()),
-    ]
-)
-"""`weight` is how often the mix takes a sample per epoch; null in a lengths table."""
-
-# Of a pack, what `ORDER` does not say.
-_OF_PACKS = [name for name in PACKS.names if name not in ORDER.names]
-STEPS = pa.schema([*ORDER, *(PACKS.field(name) for name in _OF_PACKS)])
-NO_STATUS = "the lengths have no column status, which says what was rejected"
-
-
 def read_table(
     snapshot: IndexManifest,
     index: str,
@@ -199,120 +172,3 @@ def _read(path: str, *, table: str, wanted: list[str], placed: PlacedWindow) -> 
 
 
 _STORED_AS = {"pack_id": "pack"}
-
-
-def planned_lengths(index: Index) -> KnownTable:
-    """The lengths table that an index was planned of.
-
-    Raises:
-        SourceError: it is not there any more.
-        FormatError: another one is in its place.
-    """
-    planned = index.snapshot.lengths
-    try:
-        return known_table(index.resolve(planned.uri), planned.pattern, planned.fingerprint)
-    except SourceError as error:
-        where = "--root OLD=NEW, in Python roots={old: new}"
-        raise SourceError(f"{error}, or say where it is: {where}") from None
-
-
-def source_rows(manifest: Any, weights: Mapping[str, str] | None) -> list[dict[str, Any]]:
-    """A row per source (schema `SOURCES`) as JSON has it.
-
-    Args:
-        manifest: of an index or of a lengths table.
-        weights: of the plan's options: of sources whose weight is not 1.
-    """
-    rows = []
-    for source in manifest.sources:
-        row = {name: getattr(source, name, None) for name in SOURCES.names}
-        row["remote_media"] = list(source.remote_media)
-        row["pair"] = source.layout and source.layout.pair
-        if weights is not None:
-            row["weight"] = float(Fraction(weights.get(source.name, "1")))
-        rows.append(row)
-    return rows
-
-
-OF_LENGTHS = ("lengths", "rejected", "sources")
-VIEWS = (*TABLE_NAMES, *OF_LENGTHS, "steps")
-"""All there are; a lengths table has those `OF_LENGTHS`."""
-
-
-WindowPaths = list[tuple[PlacedWindow, list[str]]]
-"""Of each window the files of a table, on this machine."""
-
-
-@dataclass(frozen=True)
-class Views:
-    """The files and rows that the views read."""
-
-    lengths: list[str] | None = None
-    """Files of the lengths table on this machine, where it is there."""
-    tables: dict[str, tuple[str, WindowPaths]] = field(default_factory=dict)
-    """View -> the table of an index that it is, and its files."""
-    sources: list[dict[str, Any]] | None = None
-    steps: Steps | None = None
-    log: list[str] = field(default_factory=list)
-    """Files of a run's log of its steps (`packidx.format.step_log`)."""
-    absent: dict[str, str] = field(default_factory=dict)
-    """Why a view is not there."""
-
-    @property
-    def paths(self) -> list[str]:
-        """All files."""
-        windows = [paths for _, windows in self.tables.values() for _, paths in windows]
-        return [path for paths in (self.lengths or [], self.log, *windows) for path in paths]
-
-
-def paths_of(index: Index, table: str) -> WindowPaths:
-    """Return the files of a table."""
-    placed = index.snapshot.placed
-    parts = [index.files(table, each.number) for each in placed]
-    paths = iter(local_copies([part for own in parts for part in own]))
-    return [(each, [next(paths) for _ in own]) for each, own in zip(placed, parts, strict=True)]
-
-
-def views_of_lengths(table: KnownTable, uri: str) -> Views:
-    """Return what can be asked of a lengths table."""
-    paths = local_copies(table.files)
-    views = Views(lengths=paths)
-    if table.manifest is None:
-        why = f"{uri} is bare Parquet, which names no sources: ask its column source, if it has one"
-        views.absent["sources"] = f"there is no view sources: {why}"
-        return views
-    return Views(lengths=paths, sources=source_rows(table.manifest, None))
-
-
-def views_of_index(
-    index: Index,
-    names: Collection[str],
-    steps: Steps | None,
-    log: Sequence[str] = (),
-) -> Views:
-    """Return what can be asked of an index.
-
-    Args:
-        names: the views that are asked; what is in an object store is fetched for these alone.
-        steps: None where they are not asked.
-        log: files of a run's log.
-    """
-    wanted = {*names, *(["packs"] if "steps" in names else []), *(["samples"] if log else [])}
-    rows = source_rows(index.snapshot, index.snapshot.options.weights)
-    tables = {
-        name: (name, paths_of(index, name))
-        for name in TABLE_NAMES
-        if name in wanted or not urls.is_url(index.path)
-    }
-    views = Views(tables=tables, sources=rows, steps=steps, log=[*log])
-    if not log:
-        for name in LOG_VIEWS:
-            views.absent[name] = f"there is no view {name}: name the run's log with --log DIR"
-    is_asked = wanted & {"lengths", "rejected"}
-    if is_asked or not urls.is_url(index.resolve(index.snapshot.lengths.uri)):
-        try:
-            return replace(views, lengths=local_copies(planned_lengths(index).files))
-        except (SourceError, FormatError) as error:
-            for name in ("lengths", "rejected"):
-                views.absent[name] = f"there is no view {name}: {error}"
-    return views

@@ -34,8 +34,7 @@ from packidx.io.files import (
     write_atomic,
     write_json,
 )
-from packidx.io.output_folder import local_home
-from packidx.io.own_files import check_index
+from packidx.io.output_folder import check_index, local_home
 from packidx.io.storage import Uploaded
 from packidx.software import software
 

@@ -21,16 +21,15 @@ from packidx.format.lengths import KnownTable, known_table
 from packidx.format.parquet import pattern_of, quoted
 from packidx.format.step_log import LOG_VIEWS, log_files
 from packidx.index import Index, open_index
-from packidx.index.frames import create_views
-from packidx.index.tables import (
+from packidx.index.frames import (
     OF_LENGTHS,
     VIEWS,
-    Steps,
     Views,
-    paths_of,
+    create_views,
     views_of_index,
     views_of_lengths,
 )
+from packidx.index.tables import Steps
 from packidx.io import urls
 
 Row = dict[str, Any]
@@ -158,8 +157,9 @@ def tables_of(tables: Mapping[str, tuple[Index, str]]) -> Iterator[duckdb.DuckDB
     Raises:
         FormatError: a file is missing or damaged.
     """
-    paths = {name: (table, paths_of(index, table)) for name, (index, table) in tables.items()}
-    views = Views(tables=paths)
+    views = Views()
+    for name, (index, table) in tables.items():
+        views.add_table(name, index, table)
     with connect(views) as connection, tempfile.TemporaryDirectory("", "packidx-") as spilled:
         connection.execute(f"SET temp_directory = {quoted(spilled)}")
         yield connection

@@ -19,7 +19,7 @@ from packidx import open_index, plan_packs
 from packidx.errors import FormatError, NotFoundInIndex, SourceError
 from packidx.format.step_log import STEP_LOG, part_name
 from packidx.index import Index
-from packidx.index.tables import STEPS
+from packidx.index.frames import STEPS
 from packidx.inspect.sql import asked
 from packidx.torch import PackSampler
 
