@@ -40,8 +40,7 @@ from packidx.estimate.user_encoder import Encode
 from packidx.format.lengths import KIND, LengthsManifest, existing_manifest
 from packidx.format.manifest import DEFAULT, Layout, Shard, compared_of
 from packidx.io import files, storage, urls
-from packidx.io.output_folder import discard_abandoned, replacing
-from packidx.io.own_files import remove_stale
+from packidx.io.output_folder import discard_abandoned, remove_stale, replacing
 from packidx.records.containers.base import file_version
 from packidx.records.containers.tar import TORN
 from packidx.records.media.opener import forget_media

@@ -33,8 +33,7 @@ from packidx.format.manifest import RecordRange, Shard
 from packidx.index import Index, Pack, Sample
 from packidx.io import files, storage
 from packidx.io.option_files import dump_yaml
-from packidx.io.output_folder import replacing
-from packidx.io.own_files import Kind
+from packidx.io.output_folder import Kind, replacing
 from packidx.io.ranges import Extent
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.records.containers.registry import container

@@ -12,7 +12,7 @@ from packidx.errors import OptionError, SourceError
 from packidx.format.index import IndexManifest
 from packidx.index import Index, open_index
 from packidx.io import files, storage
-from packidx.io.own_files import Kind, check_free, is_within
+from packidx.io.output_folder import Kind, check_free, is_within
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.records.fetch import Fetcher, Snapshot
 from packidx.run.workers import Progress, Workers

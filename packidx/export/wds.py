@@ -28,8 +28,7 @@ from packidx.export.outputs import described, labels_of, open_exported, packs_in
 from packidx.export.packed_record import TOTALS, PackMembers, pack_members
 from packidx.index import Index
 from packidx.io import files
-from packidx.io.output_folder import replacing
-from packidx.io.own_files import Kind
+from packidx.io.output_folder import Kind, replacing
 from packidx.io.sizes import parse_size
 from packidx.processor.counter import ConversationCounter
 from packidx.records.fetch import Fetcher

@@ -23,7 +23,7 @@ from packidx.format.manifest import (
 from packidx.format.schema import FORMAT_VERSION, LENGTHS_FORMAT
 from packidx.io import storage, urls
 from packidx.io.copies import StoredFile
-from packidx.io.own_files import Kind, check_free
+from packidx.io.output_folder import Kind, check_free
 
 PART_NAME = re.compile(r"part-\d{5,}-(?P<key>[0-9a-f]{16})-(?P<digest>[0-9a-f]{16})\.parquet")
 """Parts of a table: their number, the digits of what decides the rows, and of their SHA-256."""

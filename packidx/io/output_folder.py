@@ -1,4 +1,4 @@
-"""A folder of output: built beside the path that was named, and put there when it is whole.
+"""Folders of output: where one may be written, and how it is built and put into place.
 
 .NAME.new/     beside the folder NAME, locked by the run that works on it
   table/       what is being built
@@ -6,7 +6,7 @@
 
 It becomes NAME by one rename where nothing is there. Otherwise, as in an object store, its files
 are put beside those that are there, the manifest last. Output for a store is built in the cache's
-folder, NAME being a digest of the URL.
+folder, NAME being a digest of the URL. A place that cannot be listed is an OSError.
 """
 
 from __future__ import annotations
@@ -14,16 +14,117 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from packidx.digests import digest
 from packidx.errors import OptionError
 from packidx.io import files, storage, urls
-from packidx.io.files import refuse_open_files
-from packidx.io.own_files import UNFINISHED, Kind, check_manifest, is_part, remove_stale
 from packidx.io.storage import Uploaded
+
+_BEGUN = {"windows", ".lock"}  # in an index before its first snapshot
+_BUCKETS = ("s3", "s3a", "gs", "gcs")  # stores whose URLs begin with a bucket that must be there
+_UNFINISHED = "unfinished"  # member of the manifest of an export that is being uploaded
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of output, and how a folder of it is known; one kind never replaces another."""
+
+    what: str
+    """In words, such as ``lengths table``."""
+    manifest: str
+    """Name of its manifest."""
+    format: str
+    """`format` in its manifest."""
+    parts: re.Pattern[str] | None = None
+    """Names of its other files if each has a digest of the content in it. Such an output can be
+    replaced: new files never take the place of old ones, and the manifest is written last."""
+
+    def is_part(self, name: str) -> bool:
+        """Return True if a file has the name of a part."""
+        return self.parts is not None and self.parts.fullmatch(name) is not None
+
+
+def check_free(output: str, kind: Kind) -> None:
+    """Refuse a place where no output of a kind can be written.
+
+    Raises:
+        OptionError: it is a file, holds something else, or an output that is never replaced.
+    """
+    names = _names(output, kind.what)
+    if kind.manifest not in names:
+        _check_foreign(output, [name for name in names if not kind.is_part(name)], kind.what)
+        return
+    stated = read_json_object(urls.join(output, kind.manifest))
+    if stated.get("format") != kind.format:
+        _check_foreign(output, [kind.manifest], kind.what)
+    if kind.parts is None and _UNFINISHED not in stated:
+        raise OptionError(
+            f"{output} holds a {kind.what}, which is never overwritten: delete it, or name another "
+            "folder"
+        )
+
+
+def check_index(location: str) -> None:
+    """Refuse a place where no index is or can be.
+
+    Raises:
+        OptionError: it is a file, holds other files, or has no bucket.
+    """
+    names = _names(location, "index")
+    if "snapshots" not in names:
+        _check_foreign(location, sorted({*names} - _BEGUN), "index")
+
+
+def _names(output: str, what: str) -> list[str]:
+    """Return the names in a folder, which need not be there."""
+    is_path = os.path.lexists(output) and not os.path.isdir(output)
+    if storage.is_file(output) if urls.is_url(output) else is_path:
+        raise OptionError(f"{output} is not a folder: name a folder for the {what}")
+    names = storage.names(output)
+    if not names:
+        check_bucket(output)
+    return names
+
+
+def _check_foreign(folder: str, names: Sequence[str], what: str) -> None:
+    if names:
+        raise OptionError(f"{folder} holds {names[0]}, which is of no {what}: name another folder")
+
+
+def check_bucket(url: str) -> None:
+    """Raise an OptionError if a store has no such bucket, before work is done."""
+    scheme, _, rest = url.partition("://")
+    if scheme.lower() not in _BUCKETS:
+        return
+    bucket = f"{scheme}://{rest.partition('/')[0]}"
+    try:
+        storage.stat(bucket)
+    except FileNotFoundError:
+        if not storage.is_folder(bucket):  # old releases of s3fs have no `stat` of an empty bucket
+            text = f"{url}: there is no bucket {bucket}: make it, or name another"
+            raise OptionError(text) from None
+    except (IsADirectoryError, PermissionError):
+        return  # it is there, or only parts of it may be asked for
+
+
+def is_within(path: str, folder: str) -> bool:
+    """Return True if `path` is `folder` or below it, wherever symbolic links lead."""
+    real = [urls.absolute(at) if urls.is_url(at) else os.path.realpath(at) for at in (path, folder)]
+    return f"{real[0]}/".startswith(f"{real[1].rstrip('/')}/")
+
+
+def read_json_object(path: str) -> dict[str, Any]:
+    """The JSON object in a file; empty where it holds none."""
+    try:
+        value = json.loads(storage.read(path))
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +158,7 @@ class OutputFolder:
 def replacing(
     path: str, kind: Kind, identity: str, uploaded: Uploaded | None = None
 ) -> Iterator[OutputFolder]:
-    """A new folder beside `path` that is put there when the block ends well.
+    """A new folder beside `path`, which `check_free` lets pass, put there if the block ends well.
 
     When it does not, or the process is killed, finished parts stay: the next run of the same job
     finds them, one of another job to the same `path` removes them.
@@ -86,11 +187,11 @@ def replacing(
                 _publish(output.table, path, kind, uploaded)
                 files.remove_tree(output.path)
             except BaseException:
-                if not any(is_part(path.name, kind) for path in Path(output.table).glob("*")):
+                if not any(kind.is_part(path.name) for path in Path(output.table).glob("*")):
                     files.remove_tree(output.path)
                 raise
     except OSError as error:
-        refuse_open_files(error)
+        files.refuse_open_files(error)
         where = f" ({error.filename})" if error.filename else ""
         reason = error.strerror or error
         raise OptionError(f"cannot write the {kind.what} to {path}: {reason}{where}") from error
@@ -131,58 +232,39 @@ def discard_abandoned(path: str) -> None:
 def _publish(folder: str, path: str, kind: Kind, uploaded: Uploaded | None) -> None:
     """Put the files of a folder into `path`, in an order in which no reader sees half of it.
 
-    Files of others are neither overwritten nor deleted.
-
-    Raises:
-        OptionError: something else is at `path`.
-        OSError: it cannot be written.
-    """
-    names = [os.path.relpath(file, folder) for file in sorted(Path(folder).rglob("*"))]
-    names = [name for name in names if not os.path.isdir(os.path.join(folder, name))]
-    check_manifest(path, there := storage.names(path), kind)
-    manifest = urls.join(path, kind.manifest)
-    before = storage.read(manifest) if kind.manifest in there else b""
-    if urls.is_url(path):
-        _upload(folder, path, kind, names, uploaded)
-    else:
-        for inner, _, _ in os.walk(folder):
-            files.fsync_path(inner)
-        real = os.path.realpath(path)
-        if not there:
-            os.rename(folder, real)
-            files.fsync_path(os.path.dirname(real))
-            return
-        _move(folder, real, kind, names)
-    remove_stale(path, kind, names, before)
-
-
-def _move(folder: str, path: str, kind: Kind, names: list[str]) -> None:
-    """Move files into a folder of this machine that is not empty, the manifest last."""
-    taken = [name for name in names if os.path.lexists(os.path.join(path, name))]
-    for name in taken:
-        if name != kind.manifest and not is_part(name, kind):
-            raise OptionError(f"{path} holds {name} by now: name another folder")
-    for name in sorted(names, key=lambda name: name == kind.manifest):
-        target = os.path.join(path, name)
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        if name == kind.manifest:
-            files.fsync_path(path)
-        os.rename(os.path.join(folder, name), target)
-    files.fsync_path(path)
-
-
-def _upload(folder: str, url: str, kind: Kind, names: list[str], uploaded: Uploaded | None) -> None:
-    """Upload files, the manifest last.
-
     A store has no locks. Of two runs that write to one place at once, files of both may be left;
     the manifest, which states the digest of each, then shows it to whoever reads them.
     """
-    manifest = urls.join(url, kind.manifest)
-    if kind.parts is None:
-        stated = {"format": kind.format, UNFINISHED: True}
-        storage.write(manifest, json.dumps(stated).encode())
-    last = [name for name in names if name.startswith(".") and name != kind.manifest]
-    first = [name for name in names if name not in (*last, kind.manifest)]
-    for group in (first, last, [kind.manifest]):  # a reader begins with what is hidden
-        place: Mapping[str, str] = {urls.join(url, n): os.path.join(folder, n) for n in group}
-        storage.upload_all(place, uploaded if group is first else None)
+    found = (os.path.join(here, name) for here, _, names in os.walk(folder) for name in names)
+    names = sorted(os.path.relpath(each, folder) for each in found)
+    is_remote = urls.is_url(path)
+    if is_remote and kind.parts is None:
+        stated = {"format": kind.format, _UNFINISHED: True}
+        storage.write(urls.join(path, kind.manifest), json.dumps(stated).encode())
+    elif not is_remote:
+        path = os.path.realpath(path)
+        for inner, _, _ in os.walk(folder):
+            files.fsync_path(inner)
+        if not storage.names(path):
+            os.rename(folder, path)
+            files.fsync_path(os.path.dirname(path))
+            return
+    hidden = [name for name in names if name.startswith(".") and name != kind.manifest]
+    first = [name for name in names if name not in (*hidden, kind.manifest)]
+    for group in (first, hidden, [kind.manifest]):  # Energon reads what is hidden first
+        targets = {urls.join(path, name): os.path.join(folder, name) for name in group}
+        if is_remote:
+            storage.upload_all(targets, uploaded if group is first else None)
+            continue
+        for target, source in targets.items():
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            os.rename(source, target)
+        files.fsync_path(path)
+    remove_stale(path, kind, names)
+
+
+def remove_stale(output: str, kind: Kind, names: Collection[str]) -> None:
+    """Delete the parts in a folder that are not among the files `names` of its manifest."""
+    stale = [name for name in storage.names(output) if kind.is_part(name) and name not in names]
+    remove = storage.remove if urls.is_url(output) else os.unlink
+    storage.overlapped(remove, [urls.join(output, name) for name in stale])

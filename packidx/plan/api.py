@@ -11,7 +11,7 @@ from packidx.format.index import IndexManifest
 from packidx.index.described import plan_line
 from packidx.index.reader import Index
 from packidx.io import urls
-from packidx.io.own_files import check_index
+from packidx.io.output_folder import check_index
 from packidx.lengths.table import read_lengths
 from packidx.plan.job import prepare
 from packidx.plan.make import Progress, make_plan, try_plan

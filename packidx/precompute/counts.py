@@ -31,8 +31,7 @@ from packidx.estimate.summary import CountSummary
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import Shard, as_planned, load
 from packidx.io import files, storage
-from packidx.io.output_folder import replacing
-from packidx.io.own_files import Kind
+from packidx.io.output_folder import Kind, replacing
 from packidx.lengths.table import Lengths, read_lengths
 from packidx.precompute.sources import Options, find_sources
 from packidx.records.containers.base import local_shard

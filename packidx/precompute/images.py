@@ -29,8 +29,7 @@ from packidx.export.packed_record import messages_of
 from packidx.format.manifest import DEFAULT, RecordRange
 from packidx.format.schema import FORMAT_VERSION
 from packidx.io import files, urls
-from packidx.io.output_folder import replacing
-from packidx.io.own_files import Kind
+from packidx.io.output_folder import Kind, replacing
 from packidx.precompute.sources import Options, find_sources
 from packidx.records.conversation import Media
 from packidx.records.layout import KNOWN

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypedDict
 from packidx.errors import OptionError, SourceError
 from packidx.format.manifest import Layout
 from packidx.io import urls
-from packidx.io.own_files import Kind, check_free
+from packidx.io.output_folder import Kind, check_free
 from packidx.records.media.paths import check_places
 from packidx.records.shards import InputFile, short_names
 from packidx.records.sources.find_shards import find_shards

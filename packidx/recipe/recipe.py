@@ -28,7 +28,7 @@ from packidx.errors import OptionError
 from packidx.format.manifest import Layout
 from packidx.io import storage
 from packidx.io.option_files import dump_yaml, load_yaml, members, options_of, read_options, section
-from packidx.plan.options import DEFAULTS, OPTIONS, PlanOptions
+from packidx.plan.options import OPTIONS, PlanOptions
 from packidx.records.sources.mixes import DataSet, is_mix
 
 SAMPLED = 16
@@ -85,7 +85,7 @@ class Recipe:
     """Samples that are encoded for real in the end; None leaves it to what is installed."""
     output: str | None = None
     """Folder or URL of lengths, index and report."""
-    text: str = field(default="", compare=False)
+    text: str = field(compare=False, kw_only=True)
     """The YAML."""
 
 
@@ -137,30 +137,7 @@ def recipe_of(text: str, where: str) -> Recipe:
         raise OptionError(words if words.startswith(where) else f"{where}: {words}") from None
     estimate = section(f"{where}: estimate", given.get("estimate", {}), Estimate)
     verify = section(f"{where}: verify", given.get("verify", {}), Verify)
-    return Recipe(sources, msgspec.to_builtins(estimate), planned, verify.sample, output, text)
-
-
-def to_yaml_value(recipe: Recipe) -> str:
-    """The YAML of a recipe; what is the default is left out."""
-    plan = {
-        name: getattr(recipe.plan, name)
-        for name in OPTIONS
-        if getattr(recipe.plan, name) != DEFAULTS[name]
-    }
-    plan = {name: list(v) if isinstance(v, tuple) else v for name, v in plan.items()}
-    estimate = {
-        name: recipe.estimate[name]
-        for name in Estimate.__struct_fields__
-        if recipe.estimate.get(name) or (name, recipe.estimate.get(name)) == ("max_rejected", 0)
-    }
-    value: dict[str, Any] = {"sources": _written_sources(recipe.sources), "estimate": estimate}
-    value["plan"] = plan
-    if recipe.num_sampled is not None:
-        value["verify"] = {"sample": recipe.num_sampled}
-    if recipe.output is not None:
-        value["output"] = recipe.output
-    stated = {name: member for name, member in value.items() if member}
-    return dump_yaml(stated)
+    return Recipe(sources, msgspec.to_builtins(estimate), planned, verify.sample, output, text=text)
 
 
 def _sources(where: str, given: Any) -> tuple[str | DataSet, ...]:
@@ -192,18 +169,6 @@ def _source(where: str, name: str, given: Any) -> DataSet:
     layout = Layout(**{name: getattr(entry, name) for name in Layout.__struct_fields__})
     paths = (entry.path,) if isinstance(entry.path, str) else tuple(entry.path)
     return DataSet(name, paths, layout)
-
-
-def _written_sources(sources: tuple[str | DataSet, ...]) -> Any:
-    if all(isinstance(source, str) for source in sources):
-        return list(sources)
-    entries: dict[str, Any] = {}
-    for source in sources:
-        assert isinstance(source, DataSet)
-        paths: Any = source.locations[0] if len(source.locations) == 1 else [*source.locations]
-        stated = source.layout.to_json()
-        entries[source.name] = {"path": paths, **stated} if stated else paths
-    return entries
 
 
 _ENDINGS = (".yaml", ".yml")
@@ -244,5 +209,6 @@ def recipe_given(
     Raises:
         OptionError: an option cannot be understood.
     """
-    asked = Recipe(tuple(sources), dict(estimate), PlanOptions(**plan), None, output)
-    return recipe_of(to_yaml_value(asked), "the command line")
+    stated = {"sources": sources, "estimate": estimate, "plan": plan, "output": output}
+    text = dump_yaml({name: value for name, value in stated.items() if value})
+    return recipe_of(text, "the command line")

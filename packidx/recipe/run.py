@@ -18,7 +18,7 @@ from packidx.index import Index
 from packidx.index.opening import open_index
 from packidx.io import files, storage, urls
 from packidx.plan.select.mixture import Mixture
-from packidx.recipe.recipe import SAMPLED, Recipe, read_recipe, to_yaml_value
+from packidx.recipe.recipe import SAMPLED, Recipe, read_recipe
 from packidx.records.sources.find_shards import find_shards
 from packidx.run.workers import Progress
 from packidx.user_code import load_named
@@ -83,7 +83,7 @@ def pack_recipe(
     if not isinstance(recipe, Recipe):
         recipe = read_recipe(os.fspath(recipe))
     folder = _folder(recipe, output)
-    text = recipe.text or to_yaml_value(recipe)
+    text = recipe.text
     before = noted(folder)
     if keep_recipe:
         _check_recipe(folder, text, before)

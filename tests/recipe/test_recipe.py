@@ -19,8 +19,8 @@ from packidx.recipe.recipe import (
     Recipe,
     read_recipe,
     recipe_file,
+    recipe_given,
     recipe_of,
-    to_yaml_value,
 )
 from packidx.records.sources.mixes import DataSet
 
@@ -125,8 +125,10 @@ words = st.text(
 def test_what_is_written_is_read_again(
     sources: list[str], estimate: dict[str, Any], capacity: int, output: str
 ) -> None:
-    recipe = Recipe(tuple(sources), estimate, PlanOptions(capacity, seed=7), None, output)
-    assert recipe_of(to_yaml_value(recipe), "r.yaml") == recipe
+    plan = PlanOptions(capacity, seed=7)
+    recipe = Recipe(tuple(sources), estimate, plan, None, output, text="")
+    made = recipe_given(sources, estimate, {"capacity": capacity, "seed": 7}, output)
+    assert made == recipe == recipe_of(made.text, "r.yaml")
 
 
 def test_which_files_are_recipes(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from packidx.format.manifest import Layout
 from packidx.format.schema import LENGTHS_FORMAT
 from packidx.io import storage, urls
 from packidx.io.option_files import load_document
-from packidx.io.own_files import read_json_object
+from packidx.io.output_folder import read_json_object
 from packidx.io.storage import unreadable
 from packidx.records.containers.registry import JSON, SUFFIXES, ending_of, kind_of, required_kind
 from packidx.records.media.paths import is_inside, reach, refuse_outside
