@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packidx.digests import digest
+from packidx.digests import digest, file_digest
 from packidx.errors import OptionError
 from packidx.io import files, storage, urls
 from packidx.io.storage import Uploaded
@@ -58,7 +58,16 @@ def check_free(output: str, kind: Kind) -> None:
     names = _names(output, kind.what)
     if kind.manifest not in names:
         _check_foreign(output, [name for name in names if not kind.is_part(name)], kind.what)
-        return
+    else:
+        _check_manifest(output, kind)
+
+
+def _check_manifest(output: str, kind: Kind) -> None:
+    """Refuse a manifest that must not be overwritten.
+
+    Raises:
+        OptionError: it is of something else, or of an output that is never replaced.
+    """
     stated = read_json_object(urls.join(output, kind.manifest))
     if stated.get("format") != kind.format:
         _check_foreign(output, [kind.manifest], kind.what)
@@ -232,12 +241,17 @@ def discard_abandoned(path: str) -> None:
 def _publish(folder: str, path: str, kind: Kind, uploaded: Uploaded | None) -> None:
     """Put the files of a folder into `path`, in an order in which no reader sees half of it.
 
+    Files that others have put there meanwhile are neither overwritten nor deleted.
+
     A store has no locks. Of two runs that write to one place at once, files of both may be left;
-    the manifest, which states the digest of each, then shows it to whoever reads them.
+    the manifest, which states the digest of each, then shows it to every reader.
     """
     found = (os.path.join(here, name) for here, _, names in os.walk(folder) for name in names)
     names = sorted(os.path.relpath(each, folder) for each in found)
-    is_remote = urls.is_url(path)
+    is_remote, before = urls.is_url(path), b""
+    if kind.manifest in storage.names(path):
+        _check_manifest(path, kind)
+        before = storage.read(urls.join(path, kind.manifest))
     if is_remote and kind.parts is None:
         stated = {"format": kind.format, _UNFINISHED: True}
         storage.write(urls.join(path, kind.manifest), json.dumps(stated).encode())
@@ -249,6 +263,9 @@ def _publish(folder: str, path: str, kind: Kind, uploaded: Uploaded | None) -> N
             os.rename(folder, path)
             files.fsync_path(os.path.dirname(path))
             return
+        own = [name for name in names if name != kind.manifest and not kind.is_part(name)]
+        taken = [name for name in own if os.path.lexists(os.path.join(path, name))]
+        _check_foreign(path, taken, kind.what)
     hidden = [name for name in names if name.startswith(".") and name != kind.manifest]
     first = [name for name in names if name not in (*hidden, kind.manifest)]
     for group in (first, hidden, [kind.manifest]):  # Energon reads what is hidden first
@@ -260,11 +277,22 @@ def _publish(folder: str, path: str, kind: Kind, uploaded: Uploaded | None) -> N
             os.makedirs(os.path.dirname(target), exist_ok=True)
             os.rename(source, target)
         files.fsync_path(path)
-    remove_stale(path, kind, names)
+    remove_stale(path, kind, names, before)
 
 
-def remove_stale(output: str, kind: Kind, names: Collection[str]) -> None:
-    """Delete the parts in a folder that are not among the files `names` of its manifest."""
+def remove_stale(output: str, kind: Kind, names: Collection[str], before: bytes = b"") -> None:
+    """Delete the parts in a folder that are not among the files `names` of its manifest.
+
+    On this machine a file with the name of a part and another content is not ours, and stays,
+    unless the manifest that was there `before` names it: then it was damaged.
+    """
     stale = [name for name in storage.names(output) if kind.is_part(name) and name not in names]
-    remove = storage.remove if urls.is_url(output) else os.unlink
-    storage.overlapped(remove, [urls.join(output, name) for name in stale])
+    if urls.is_url(output):
+        storage.overlapped(storage.remove, [urls.join(output, name) for name in stale])
+        return
+    for name in stale:
+        path, match = os.path.join(output, name), kind.parts and kind.parts.fullmatch(name)
+        if match is None or not os.path.isfile(path):
+            continue
+        if name.encode() in before or file_digest(path).startswith(match["digest"]):
+            os.unlink(path)

@@ -16,7 +16,9 @@ from packidx.errors import OptionError
 from packidx.io import storage
 from packidx.io.output_folder import Kind, check_bucket, check_free, check_index, replacing
 
-TABLE = Kind("table", "manifest.json", "packidx-table", re.compile(r"part-[0-9a-f]{16}"))
+TABLE = Kind(
+    "table", "manifest.json", "packidx-table", re.compile(r"part-(?P<digest>[0-9a-f]{16})")
+)
 PACKS = Kind("folder of packs", ".packidx.json", "packidx-packs")
 
 
@@ -54,11 +56,12 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, store: Store) -> str:
 @pytest.mark.parametrize("intruder", ["mine.txt", "notes/mine.txt", "part-0.txt", f"part-{0:016}"])
 def test_files_of_others_that_come_meanwhile_stay(place: str, intruder: str) -> None:
     write(place, TABLE, "abc", intruder)
-    kept = [] if intruder == f"part-{0:016}" else [intruder]  # that is the name of a part
+    is_part_of_store = "://" in place and intruder == f"part-{0:016}"
+    kept = [] if is_part_of_store else [intruder]
     assert names(place) == sorted(["manifest.json", *map(part_of, "abc"), *kept])
     write(place, TABLE, "ad")  # a table is replaced, and nothing else of the folder
     assert names(place) == sorted(["manifest.json", *map(part_of, "ad"), *kept])
-    assert not kept or storage.read(f"{place}/{intruder}") == b"mine"
+    assert is_part_of_store or storage.read(f"{place}/{intruder}") == b"mine"
 
 
 def test_an_export_is_never_replaced(place: str) -> None:
@@ -68,6 +71,13 @@ def test_an_export_is_never_replaced(place: str) -> None:
     with pytest.raises(OptionError, match=r"which is of no table"):
         write(place, TABLE, "c")
     assert names(place) == [".packidx.json", *sorted(map(part_of, "ab"))]
+
+
+def test_a_file_of_others_in_the_place_of_ours(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=f"holds {part_of('b')}"):
+        write(str(tmp_path / "out"), PACKS, "ab", part_of("b"))
+    assert names(str(tmp_path / "out")) == [part_of("b")]
+    assert (tmp_path / "out" / part_of("b")).read_bytes() == b"mine"
 
 
 def test_an_upload_that_was_cut_off_is_done_again(
