@@ -28,20 +28,7 @@ _WIDE = 10_000
 _SUFFIXES = {".csv": "csv", ".json": "json", ".parquet": "parquet"}
 
 
-class _Query(click.Command):
-    """A query that begins with a comment is not an option."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        options = {name for param in self.params for name in param.opts}
-        for at, arg in enumerate(args):
-            words = arg.split()
-            is_option = not words or words[0].partition("=")[0] in options
-            if arg.startswith("--") and not is_option and words != [arg]:
-                args[at] = "\n" + arg
-        return super().parse_args(ctx, args)
-
-
-@click.command(cls=_Query)
+@click.command()
 @click.argument("index")
 @click.argument("query", required=False)
 @log_option

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -79,11 +79,12 @@ def _print_index(opened: Index, verbose: bool, as_json: bool) -> None:
         print_json({key: manifest.get(key) for key in keys} | told | words)
         return
     say(f"{opened.path}@{opened.id[:12]}")
-    print_verdict(sentences)
+    for sentence in sentences:
+        say_wrapped(sentence, "- ")
+    facts = result_facts(opened.snapshot)
+    print_facts("Plan", {name: facts[name] for name in facts if verbose or name in _SHORT})
     if verbose:
-        print_details(opened, told)
-    else:
-        print_short(opened)
+        _print_details(opened, told)
     warn(warnings)
 
 
@@ -146,39 +147,18 @@ def _print_longest(longest: list[dict[str, Any]]) -> None:
 
 
 _PER_PACK = ("min", "p50", "p95", "max", "mean")
-_SHORT: tuple[str, ...] = (
-    "samples",
-    "tokens",
-    "packs",
-    "fill",
-    "steps",
-    "lost",
-    "left out",
-    "no labels",
+_SHORT = (
+    *("samples", "tokens", "packs", "fill", "steps", "lost", "left out", "no labels"),
+    *("mix", "options", "continues", "windows", "lengths"),
 )
-_SHORT += ("mix", "options", "continues", "windows", "lengths")
 
 
-def print_verdict(sentences: Iterable[str]) -> None:
-    """The verdict's sentences, each with a dash before it."""
-    for sentence in sentences:
-        say_wrapped(sentence, "- ", "  ")
-
-
-def print_short(index: Index) -> None:
-    """The facts of a plan that are asked for most."""
-    facts = result_facts(index.snapshot)
-    print_facts("Plan", {name: facts[name] for name in _SHORT if name in facts})
-
-
-def print_details(index: Index, told: Mapping[str, Any]) -> None:
-    """All facts of a plan, and tables of its packs, its schedule and its sources.
+def _print_details(index: Index, told: Mapping[str, Any]) -> None:
+    """Tables of a plan's packs, its schedule and its sources.
 
     Args:
         told: `packidx.inspect.stats.plan_stats`.
     """
-    snapshot = index.snapshot
-    print_facts("Plan", result_facts(snapshot))
     print_rows(
         {"per pack": name} | {key: _number(cell[key]) for key in _PER_PACK}
         for name, cell in told["packs"].items()
@@ -186,7 +166,7 @@ def print_details(index: Index, told: Mapping[str, Any]) -> None:
     _print_schedule(told["schedule"])
     print_rows(
         {"source": each.name, "samples": each.num_samples, "dropped": each.num_dropped}
-        for each in snapshot.sources
+        for each in index.snapshot.sources
     )
 
 

@@ -12,7 +12,7 @@ import cloup
 from packidx.words import count
 
 from ..options import json_option, number, option, option_group
-from ..show.console import cut_left, print_facts, print_json, print_rows, say, status, visible
+from ..show.console import print_facts, print_json, print_rows, say, status
 
 Row = Mapping[str, Any]
 
@@ -96,14 +96,10 @@ def trace(
         say("")
         names = ("epoch", "step", "micro_step", "rank", "pack_id")
         when = [name for name in names if any(place[name] is not None for place in places)]
-        print_rows([{n: _cell(place[n]) for n in when} | _cells(place) for place in places])
+        print_rows([{n: place[n] for n in when} | _cells(place) for place in places])
     for row in traced.get("dropped", ()):
         why = ": ".join(filter(None, (row["reason"], row["detail"])))
-        say(f"sample {row['sample_id']} is in no pack: {visible(why)}")
-
-
-def _cell(value: Any) -> str:
-    return "–" if value is None else str(value)
+        say(f"sample {row['sample_id']} is in no pack: {why}")
 
 
 def _cells(sample: Row) -> dict[str, str]:
@@ -117,6 +113,6 @@ def _cells(sample: Row) -> dict[str, str]:
         "position": str(sample["position"]),
         "sample": sample["sample_id"],
         "tokens": tokens,
-        "source": cut_left(visible(sample["source"] or "–"), 16),
-        "key": cut_left(visible("–" if key is None else key), 32),
+        "source": sample["source"] or "–",
+        "key": key,
     }

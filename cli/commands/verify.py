@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from ..options import (
     quiet_option,
     root_option,
 )
-from ..show.console import print_json, print_marked, status
+from ..show.console import print_facts, print_json, status
 
 if TYPE_CHECKING:
     from packidx.inspect.verify import Check
@@ -81,7 +81,9 @@ def verify(index: str, roots: dict[str, str], quiet: bool, as_json: bool, **opti
             {"snapshot_id": opened.id, "ok": not failed, "checks": list(map(asdict, checks))}
         )
     else:
-        print_verified(f"{opened.path}@{opened.id[:12]}", checks)
+        marks = {False: "FAILED", True: "ok", None: "-"}
+        lines = {f"{marks[c.ok if c.checked else None]:6}  {c.name}": c.detail for c in checks}
+        print_facts(f"{opened.path}@{opened.id[:12]}", lines)
     if failed:
         names = ", ".join(check.name for check in failed)
         raise VerificationError(f"{opened.path}@{opened.id[:12]} is not as it should be: {names}")
@@ -102,10 +104,3 @@ def _run_all(checks: Iterator[Check], quiet: bool) -> tuple[list[Check], Missing
         except MissingExtraError as error:
             return [*done, not_checked(SAMPLES, str(error))], error
     return done, None
-
-
-def print_verified(title: str, checks: Sequence[Check]) -> None:
-    """Print the checks."""
-    marks = {False: "FAILED", True: "ok", None: "-"}
-    rows = ((marks[c.ok if c.checked else None], c.name, c.detail) for c in checks)
-    print_marked(title, rows)

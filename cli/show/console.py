@@ -74,61 +74,32 @@ def print_facts(title: str, facts: Mapping[str, str]) -> None:
     """Two columns, a name and what it is, under a heading; what is longer than the terminal is
     wide goes on below itself, but for what is to be copied: places and commands."""
     click.secho(visible(title), bold=True)
-    facts = {visible(name): visible(value) for name, value in facts.items()}
+    facts = {visible(name): value for name, value in facts.items()}
     width = max(map(len, facts), default=0)
     for name, value in facts.items():
-        lines = [value] if name in _COPIED else wrapped(value, width + 2)
-        click.echo(click.style(name.ljust(width), dim=True) + f"  {lines[0]}")
-        for line in lines[1:]:
-            click.echo(" " * (width + 2) + line)
+        head = f"{name:{width}}  "
+        if name in _COPIED:
+            click.echo(click.style(head, dim=True) + visible(value))
+        else:
+            say_wrapped(value, head)
 
 
 _COPIED = ("index", "table", "try", "output", "path", "report", "train")
 
 
-def wrapped(text: str, indent: int) -> list[str]:
-    """`text` in lines that end where the terminal does, of which each begins behind `indent`
-    columns; words are never broken."""
-    room = max(20, terminal_width() - indent)
-    return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+def say_wrapped(text: str, head: str = "") -> None:
+    """`text` behind a dim `head`, in lines that end where the terminal does and begin below each
+    other; words are never broken."""
+    room = max(20, _terminal_width() - len(head))
+    lines = textwrap.wrap(visible(text), room, break_long_words=False, break_on_hyphens=False)
+    click.echo(click.style(head, dim=True) + "".join(lines[:1]))
+    for line in lines[1:]:
+        click.echo(" " * len(head) + line)
 
 
-def say_wrapped(text: str, first: str = "", more: str = "") -> None:
-    """A sentence in as many lines as it needs: `first` stands before it, `more` before the other
-    lines."""
-    lines = wrapped(visible(text), len(more))
-    for number, line in enumerate(lines):
-        click.echo(f"{more if number else first}{line}")
-
-
-def cut_left(text: str, width: int) -> str:
-    """`text`, or as much of its end as fits: names of one data set differ there."""
-    return text if len(text) <= width else f"…{text[1 - width :]}"
-
-
-def print_marked(title: str, rows: Iterable[tuple[str, str, str]]) -> None:
-    """A mark, a name and what is to be said of it in each line, under a heading; what is longer
-    than the terminal is wide goes on below itself."""
-    listed = [tuple(visible(text) for text in row) for row in rows]
-    marked = max((len(mark) for mark, _, _ in listed), default=0)
-    width = max((len(name) for _, name, _ in listed), default=0)
-    click.secho(visible(title), bold=True)
-    for mark, name, text in listed:
-        head = f"{mark:{max(2, marked)}}  {name:{width}}  "
-        first, *more = wrapped(text, len(head))
-        click.echo(f"{_marked(mark, head)}{first}".rstrip())
-        for line in more:
-            click.echo(" " * len(head) + line)
-
-
-def terminal_width() -> int:
+def _terminal_width() -> int:
     """Columns for text that is wrapped; 100 where it goes to a file."""
     return max(40, min(120, shutil.get_terminal_size((100, 24)).columns))
-
-
-def _marked(mark: str, text: str) -> str:
-    is_bad = mark in ("NO", "FAILED")
-    return click.style(text, fg="red", bold=True) if is_bad else click.style(text, dim=True)
 
 
 def print_marked_text(runs: Iterable[tuple[str, bool]]) -> None:
@@ -154,13 +125,36 @@ _NUMBERS = re.compile(r"–?|[-+]?[\d,]+(\.\d+)?( %)?( \(.*\)| cut)?")
 
 def print_rows(rows: Iterable[Mapping[str, Any]]) -> None:
     """A table of rows of the same members, whose names are its header; nothing where there is no
-    row. A number has commas, None is a dash, and columns of numbers are right-aligned."""
+    row. A number has commas, None is a dash, and columns of numbers are right-aligned.
+
+    Where a terminal is too narrow, cells go on below, but for ids, which are copied. Elsewhere a
+    table is as wide as it needs.
+    """
     listed = list(rows)
     if not listed:
         return
-    cells = [[_cell(value) for value in row.values()] for row in listed]
-    right = [all(map(_NUMBERS.fullmatch, column)) for column in zip(*cells, strict=True)]
-    print_text(format_table(list(listed[0]), cells, right, terminal_width()))
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    cells = [[visible(_cell(value), lines=True) for value in row.values()] for row in listed]
+    buffer, terminal = io.StringIO(), sys.stdout.isatty()
+    width = None if terminal else 10_000
+    console = Console(file=buffer, width=width, force_terminal=terminal, highlight=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
+    for name, *column in zip(listed[0], *cells, strict=True):
+        table.add_column(
+            escape(visible(name, lines=True)),
+            justify="right" if all(map(_NUMBERS.fullmatch, column)) else "left",
+            overflow="fold",
+            no_wrap=any(map(_ID.fullmatch, column)),
+        )
+    for row in cells:
+        table.add_row(*map(escape, row))
+    console.print(table)
+    lines = (line.rstrip() for line in buffer.getvalue().splitlines())
+    print_text("".join(f"{line}\n" for line in lines if line))
 
 
 def _cell(value: Any) -> str:
@@ -169,72 +163,17 @@ def _cell(value: Any) -> str:
     return count(value) if isinstance(value, int) else str(value)
 
 
-def format_table(
-    columns: list[str],
-    rows: Iterable[Iterable[str]],
-    right: Iterable[bool],
-    wanted: int | None = None,
-) -> str:
-    """The text of a table, as wide as it needs where stdout is not a terminal.
-
-    Where a terminal is too narrow, columns stand closer and cells go on below, but for ids, which
-    are copied.
-
-    Args:
-        wanted: columns of text beyond which the table's stand closer wherever it goes.
-    """
-    from rich import box
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    listed = [[visible(text, lines=True) for text in row] for row in rows]
-    widths = [max(map(len, (name, *cells))) for name, *cells in zip(columns, *listed, strict=True)]
-    terminal = sys.stdout.isatty()
-    buffer = io.StringIO()
-    console = Console(
-        file=buffer, width=None if terminal else 10_000, force_terminal=terminal, highlight=False
-    )
-    is_narrow = sum(widths) + 3 * (len(widths) - 1) > min(console.width, wanted or console.width)
-    ids = [any(_ID.fullmatch(cell) for cell in cells) for cells in zip(*listed, strict=True)]
-    room = console.width - sum(widths[at] for at, is_id in enumerate(ids) if is_id)
-    keeps_ids = room >= 2 * len(widths)  # else nothing would be left for the other columns
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0 if is_narrow else 1))
-    for at, (name, is_right) in enumerate(zip(columns, right, strict=True)):
-        table.add_column(
-            escape(visible(name, lines=True)),
-            justify="right" if is_right else "left",
-            overflow="fold",
-            no_wrap=keeps_ids and any(ids[at : at + 1]),
-        )
-    for row in listed:
-        table.add_row(*map(escape, row))
-    console.print(table)
-    lines = (line.rstrip() for line in buffer.getvalue().splitlines())
-    return "".join(f"{line}\n" for line in lines if line)
-
-
 @contextlib.contextmanager
 def status(quiet: bool = False) -> Iterator[Callable[[str], None]]:
     """A line on stderr that says what is being done; silent with `quiet` or without a terminal."""
-    console = None if quiet or not sys.stderr.isatty() else _progress_console()
-    if console is None:
+    if quiet or not sys.stderr.isatty():
         yield lambda doing: None
         return
+    from rich.console import Console
     from rich.markup import escape
 
-    with console.status("starting") as line:
+    with Console(stderr=True).status("starting") as line:
         yield lambda doing: line.update(escape(visible(doing, lines=True)))
-
-
-def _progress_console() -> Any:
-    """Return the console on stderr that shows progress, or None without rich."""
-    try:
-        from rich.console import Console
-
-        return Console(stderr=True)
-    except Exception:
-        return None
 
 
 def with_parts(total: int, parts: dict[str, int]) -> str:

@@ -111,7 +111,6 @@ def export_energon(
     shards = _tars(opened)
     sources = Sources([opened.resolve(shard.uri) for shard in shards])
     _check_keys(opened, sources)
-    _check_roots(energon_roots or {}, list(sources.folders.values()))
     aux = {name: _as_seen(at, energon_roots or {}) for name, at in sources.folders.items()}
     facts = [KIND.format, VERSION, opened.id, sources.folders]
     identity = digests.digest(digests.canonical_json(facts))
@@ -200,19 +199,6 @@ def _as_seen(folder: str, roots: Mapping[str, str]) -> str:
         if folder in (prefix, old) or folder.startswith(f"{prefix}/"):
             return roots[old].rstrip("/") + folder[len(prefix) :]
     return as_energon_names(folder)
-
-
-def _check_roots(roots: Mapping[str, str], folders: Sequence[str]) -> None:
-    """Refuse a root with which no folder begins: a slip that training would find.
-
-    Raises:
-        OptionError: there is one.
-    """
-    for old in roots:
-        if not any(f"{folder}/".startswith(f"{old.rstrip('/')}/") for folder in folders):
-            raise OptionError(
-                f"--energon-root {old}=…: no folder of tars begins so, there is {folders[0]}"
-            )
 
 
 _TASK_PACKS = 256

@@ -256,21 +256,12 @@ def _prepare(folder: str, output: str) -> str | None:
 
 def _check_whole(index: Index) -> None:
     """Raise an OptionError where the plan is of pieces of samples."""
-    if (shown := _piece(index)) is not None:
+    starts = (
+        index.window("samples", number, ["token_start"]).column(0).to_numpy()
+        for number in range(len(index.snapshot.windows))
+    )
+    if index.snapshot.result.num_tokens_cut or any(start.any() for start in starts):
         raise OptionError(
-            f"{index.path}@{index.id[:12]} has pieces of samples ({shown}), and a tar holds whole "
+            f"{index.path}@{index.id[:12]} cuts samples (--on-long), and a tar holds whole "
             "records: plan with --on-long drop, or read this one with packidx.torch.PackedDataset"
         )
-
-
-def _piece(index: Index) -> str | None:
-    """Return what shows that the plan cuts samples, or None."""
-    cut = index.snapshot.result.num_tokens_cut
-    if cut:
-        return f"{cut} tokens are cut off by --on-long truncate"
-    for number in range(len(index.snapshot.windows)):
-        rows = index.window("samples", number, ["key", "piece", "token_start"])
-        for key, *piece in zip(*(column.to_pylist() for column in rows.columns), strict=True):
-            if any(piece):
-                return f"sample {key!r} is split"
-    return None

@@ -32,25 +32,22 @@ def result_facts(snapshot: IndexManifest) -> dict[str, str]:
         "steps": _steps(snapshot),
         "lost": _lost(result, num_in, bool(options.weights)),
     }
-    if left_out := _reasons(result, by_choice=True):
-        facts["left out"] = left_out
-    if without := _without_labels(snapshot):
-        facts["no labels"] = without
-    if mix := _mix(options):
-        facts["mix"] = mix
-    if asked := asked_for(options):
-        facts["options"] = asked
-    if options.continues:
-        last = options.continues
-        facts["continues"] = f"@{last.snapshot_id[:12]} after {number_of(last.position, 'pack')}"
-    if len(snapshot.windows) > 1:
-        facts["windows"] = count(len(snapshot.windows))
-    if result.num_pieces != result.num_samples:
-        facts["placed"] = f"{number_of(result.num_pieces, 'time')}: {_why_placed(options)}"
-    if result.num_tokens_cut:
-        facts["cut off"] = f"{number_of(result.num_tokens_cut, 'token')} of long samples"
-    if margin := margin_fact(snapshot):
-        facts["margin" if options.margin else "planned"] = margin
+    whys = {"copies": options.weights, "pieces of long samples": options.on_long == "split"}
+    placed = f"{number_of(result.num_pieces, 'time')}: {', '.join(w for w in whys if whys[w])}"
+    optional = {
+        "left out": _reasons(result, by_choice=True),
+        "no labels": _without_labels(snapshot),
+        "mix": _mix(options),
+        "options": asked_for(options),
+        "continues": _continued(options),
+        "windows": count(len(snapshot.windows)) if len(snapshot.windows) > 1 else None,
+        "placed": placed if result.num_pieces != result.num_samples else None,
+        "cut off": f"{number_of(result.num_tokens_cut, 'token')} of long samples"
+        if result.num_tokens_cut
+        else None,
+        "margin" if options.margin else "planned": margin_fact(snapshot),
+    }
+    facts |= {name: said for name, said in optional.items() if said}
     how = ", ".join(f"{n:,} {name}" for name, n in lengths.methods.items())
     by = f", by {lengths.encoder.name}" if lengths.encoder else ""
     facts["lengths"] = f"{how}{by}" if how else "taken as given"
@@ -158,14 +155,6 @@ def _without_labels(snapshot: IndexManifest) -> str:
     return ", ".join(said)
 
 
-def _why_placed(options: Options) -> str:
-    whys = {
-        "copies": bool(options.weights),
-        "pieces of long samples": options.on_long == "split",
-    }
-    return ", ".join(why for why, holds in whys.items() if holds)
-
-
 # Options that say themselves in other lines.
 _SAID = {"capacity", "strategy", "schedule", "margin", "global_batch", "cost", "mix"}
 
@@ -178,15 +167,15 @@ def _mix(options: Options) -> str:
 
 def origin(options: Options) -> str:
     """All options of a plan that are not the usual ones, and what it goes on from, in a line."""
+    mix, continued = _mix(options), _continued(options)
     words = [asked_for(options, _SAID - {"schedule", "global_batch"})]
-    if mix := _mix(options):
-        words.append(f"mix {mix}")
-    if options.continues:
-        last = options.continues
-        words.append(
-            f"--continue @{last.snapshot_id[:12]} after {number_of(last.position, 'pack')}"
-        )
+    words += [mix and f"mix {mix}", continued and f"--continue {continued}"]
     return " ".join(filter(None, words))
+
+
+def _continued(options: Options) -> str:
+    last = options.continues
+    return f"@{last.snapshot_id[:12]} after {number_of(last.position, 'pack')}" if last else ""
 
 
 def asked_for(options: Options, said: Set[str] = _SAID) -> str:

@@ -204,39 +204,19 @@ def write_result(
     Raises:
         duckdb.Error: the query fails, or the format has no such type.
     """
-    relation = connection.sql(_without_semicolon(query))
     connection.execute("CREATE SCHEMA IF NOT EXISTS __result")
-    _finite(relation, file_format).create("__result.rows")
+    connection.execute(f"CREATE TABLE __result.rows AS {query}")
     options = {"csv": "csv, header", "json": "json, array", "parquet": "parquet, compression zstd"}
     copied = f"FORMAT {options[file_format]}, USE_TMP_FILE false"
     try:
+        for name, kind, *_ in connection.execute("DESCRIBE __result.rows").fetchall():
+            if file_format == "json" and kind in ("FLOAT", "DOUBLE"):  # no NaN, no infinity
+                column = '"' + name.replace('"', '""') + '"'
+                finite = f"{column} = NULL WHERE NOT isfinite({column})"
+                connection.execute(f"UPDATE __result.rows SET {finite}")
         connection.execute(f"COPY __result.rows TO {quoted(path)} ({copied})")
     finally:
         connection.execute("DROP TABLE __result.rows")
-
-
-def _finite(relation: duckdb.DuckDBPyRelation, file_format: str) -> duckdb.DuckDBPyRelation:
-    """Replace NaN and infinity by null for JSON, which has neither."""
-    kinds = dict(zip(relation.columns, map(str, relation.types), strict=True))
-    if file_format != "json" or not {"FLOAT", "DOUBLE"} & {*kinds.values()}:
-        return relation
-    names = {name: '"' + name.replace('"', '""') + '"' for name in kinds}
-    return relation.project(
-        ", ".join(
-            f"CASE WHEN isfinite({names[name]}) THEN {names[name]} END AS {names[name]}"
-            if kind in ("FLOAT", "DOUBLE")
-            else names[name]
-            for name, kind in kinds.items()
-        )
-    )
-
-
-def _without_semicolon(query: str) -> str:
-    """Cut the last semicolon and the comments behind it, which a subquery cannot hold."""
-    text = query.encode()  # places of tokens count bytes
-    tokens = [at for at, kind in duckdb.tokenize(query) if kind != duckdb.token_type.comment]
-    ends = tokens and text[tokens[-1] : tokens[-1] + 1] == b";"
-    return text[: tokens[-1]].decode() if ends else query
 
 
 @contextlib.contextmanager

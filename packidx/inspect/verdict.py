@@ -219,47 +219,22 @@ def _waiting(index: Index, schedule: list[dict[str, Any]]) -> Iterator[Finding]:
     told = [each for each in schedule if each["planned"] and each["planned"][_USEFUL] is not None]
     if size is not None:  # more ranks than a step has packs are nobody's
         told = [each for each in told if each["ranks"] <= size]
-    without = [each for each in told if _is_powerless(index, each)]
-    with_power = [each for each in told if each not in without]
-    planned_for = [each for each in with_power if each["ranks"] <= result.schedule_chunk]
-    if with_power:
-        lost, said = _lost_waiting(planned_for[-1] if planned_for else with_power[0])
-        yield Finding(lost / 2, said)
-    if planned_for or not without:
+    if not told:
         return
-    lost, said = _lost_waiting(without[0])
+    planned_for = [each for each in told if each["ranks"] <= result.schedule_chunk]
+    shown = planned_for[-1] if planned_for else told[0]
+    lost = 100 * (1 - shown["planned"][_USEFUL])
+    ranks = f"{number_of(shown['ranks'], 'rank')} × {number_of(shown['micro_steps'], 'micro-step')}"
+    said = f"at {ranks} {percent(lost)} of the time is lost to waiting, by the plan's cost model"
+    weight = lost / 2
     if result.schedule == "random":
-        yield Finding(
-            lost / 2, f"{said}: the packs are in random order, so costs are not evened out"
-        )
-        return
-    why = "one micro-step per step leaves the schedule nothing to even out; planning with a larger "
-    why += "`--global-batch` gives it some"
-    if without[0]["micro_steps"] > 1:
-        random = percent(100 * (1 - without[0]["random"][_USEFUL]))
-        why = f"the schedule makes it worse there: a random order loses {random}"
-    yield Finding(lost / 4, f"{said}: {why}")  # only if so many ranks are used
-
-
-def _is_powerless(index: Index, of_ranks: Mapping[str, Any]) -> bool:
-    """Return whether the schedule can do nothing for a number of ranks, or does harm."""
-    result = index.snapshot.result
-    if result.schedule == "random":
-        return True
-    # Its micro-steps, planned apart, are all of one micro-step of these ranks.
-    joined = of_ranks["micro_steps"] == 1 and result.schedule_chunk < result.schedule_block
-    return joined or of_ranks["planned"][_USEFUL] < of_ranks["random"][_USEFUL]
-
-
-def _lost_waiting(of_ranks: Mapping[str, Any]) -> tuple[float, str]:
-    """Return the percents of the time that a number of ranks wait, and a sentence."""
-    lost = 100 * (1 - of_ranks["planned"][_USEFUL])
-    ranks = f"{number_of(of_ranks['ranks'], 'rank')} × "
-    ranks += number_of(of_ranks["micro_steps"], "micro-step")
-    return (
-        lost,
-        f"at {ranks} {percent(lost)} of the time is lost to waiting, by the plan's cost model",
-    )
+        said += ": the packs are in random order, so costs are not evened out"
+    elif not planned_for:
+        weight = lost / 4  # only if so many ranks are used
+        if shown["micro_steps"] == 1:
+            said += ": one micro-step per step leaves the schedule nothing to even out; planning "
+            said += "with a larger `--global-batch` gives it some"
+    yield Finding(weight, said)
 
 
 def _dropped(index: Index) -> list[Row]:

@@ -51,21 +51,23 @@ def not_checked(name: str, why: str) -> Check:
     return Check(name, True, f"not checked: {why}", checked=False)
 
 
-def amount(number: int, plural: str) -> str:
-    """A number of things, ``1 pack`` or ``2 packs``."""
-    return f"{number:,} {plural.removesuffix('s') if number == 1 else plural}"
+def _result(name: str, numbers: Mapping[str, int], faults: Iterable[str], right: str = "") -> Check:
+    """Return a check whose line states `numbers`, and its `faults` or that all is `right`."""
+    amounts = []
+    for each, number in numbers.items():
+        noun, *more = each.split("_")
+        noun = noun.removesuffix("s") if number == 1 else noun
+        amounts.append(" ".join([f"{number:,}", noun, *more]))
+    listed = list(faults)
+    said = "; ".join(listed[:5]) or right
+    said += f"; and {len(listed) - 5:,} more" if len(listed) > 5 else ""
+    detail = ", ".join(amounts) + (f": {said}" if said else "")
+    return Check(name, not listed, detail, numbers)
 
 
 def start_of(digest: str) -> str:
     """The first digits of a digest; the other value beside it differs in them."""
     return digest[:12]
-
-
-def few(complaints: Iterable[str]) -> str:
-    """The first complaints, and how many more there are."""
-    listed = list(complaints)
-    more = f"; and {len(listed) - 5:,} more" if len(listed) > 5 else ""
-    return "; ".join(listed[:5]) + more
 
 
 def verify(
@@ -144,11 +146,8 @@ def files_check(index: Index, quick: bool = False) -> Check:
         rows += own
         if own != file.rows:
             faults[part.path] = f"{part.path} has {own:,} rows, the manifest says {file.rows:,}"
-    numbers = {"files": len(files), "bytes_hashed": hashed, "rows": rows}
-    listed = f"{amount(len(files), 'files')}, {hashed:,} bytes hashed, {amount(rows, 'rows')}"
-    if quick:
-        listed = f"{amount(len(files), 'files')} of the sizes that the manifest states"
-    return Check("files", not faults, few(faults.values()) or listed, numbers)
+    read = {} if quick else {"bytes_hashed": hashed, "rows": rows}
+    return _result("files", {"files": len(files), **read}, faults.values())
 
 
 def check_id(index: Index) -> Check:
@@ -164,11 +163,9 @@ def check_id(index: Index) -> Check:
             digest.update(name, table)
             rows += table.num_rows
         window["digest"] = digest.hexdigest()
-    own, windows = snapshot_id(stated), len(stated["windows"])
-    listed = f"{amount(rows, 'rows')} of {amount(windows, 'windows')} hashed"
-    if own != index.id:
-        listed = f"{listed}: their id is {start_of(own)}…, not {start_of(index.id)}…"
-    return Check("id", own == index.id, listed, {"rows_hashed": rows, "windows": windows})
+    own, numbers = snapshot_id(stated), {"rows_hashed": rows, "windows": len(stated["windows"])}
+    said = f"their id is {start_of(own)}…, not {start_of(index.id)}…"
+    return _result("id", numbers, [said] if own != index.id else [])
 
 
 def shards_check(index: Index, quick: bool = False) -> Check:
@@ -187,14 +184,10 @@ def shards_check(index: Index, quick: bool = False) -> Check:
         return _scanned(path, kinds[path]) if path in in_part else content_of(path)
 
     faults, hashed = _faults(stated, content, quick, "it had {} when it was counted")
-    numbers, listed = {"shards": len(shards)}, amount(len(shards), "shards")
-    if quick:
-        listed += " of the sizes that were counted"
-    else:
-        numbers["bytes_hashed"], listed = hashed, f"{listed}, {hashed:,} bytes hashed"
-        listed += f"{' (of tars all but media)' if in_part else ''}: as they were counted"
+    numbers = {"shards": len(shards), **({} if quick else {"bytes_hashed": hashed})}
+    right = f"as they were counted{', of tars all but media' if in_part else ''}"
     wrong = [f"{why}{_MOVED if why.endswith(_MISSING) else ''}" for why in faults.values()]
-    return Check("shards", not wrong, few(wrong) or listed, numbers)
+    return _result("shards", numbers, wrong, "of the sizes that were counted" if quick else right)
 
 
 _MISSING, _MOVED = "is missing", " (name its new place with --root OLD=NEW)"
@@ -262,18 +255,17 @@ def check_fingerprint(index: Index, encoder: Any) -> Check:
         return not_checked("encoder", why)
     of = getattr(encoder, "fingerprint_parts", None)
     parts = {} if of is None else of()
-    settings = f", {amount(len(parts), 'settings')}" if parts else ""
-    numbers = {"settings": len(parts)}
+    numbers = {"settings": len(parts)} if parts else {}
     if given == planned:
-        detail = f"fingerprint {start_of(given)}…{settings}: the encoder that counted"
-        return Check("encoder", True, detail, numbers)
+        right = f"fingerprint {start_of(given)}…: the encoder that counted"
+        return _result("encoder", numbers, [], right)
     differences = [counted.name, *counted.differences(parts)] if parts else [counted.name]
-    detail = (
+    said = (
         f"the encoder has fingerprint {start_of(given)}…, the lengths were counted by "
         f"{start_of(planned)}… ({', '.join(map(str, differences))}): use that one, or estimate "
         "again"
     )
-    return Check("encoder", False, detail, numbers)
+    return _result("encoder", numbers, [said])
 
 
 _TABLE = "lengths table"
@@ -298,99 +290,62 @@ def check_lengths(index: Index) -> Check:
     numbers = {"files": len(lengths.files), "rows": lengths.num_samples}
     if actual != planned.fingerprint:
         said = f"fingerprint {start_of(actual)}…, planned was {start_of(planned.fingerprint)}…"
-        return Check(_TABLE, False, f"{uri} is another table ({said}): plan again", numbers)
-    read = f"{amount(len(lengths.files), 'files')}, {amount(lengths.num_samples, 'rows')}"
-    right = f"{read}: the table that was planned"
-    return Check(_TABLE, not faults, few(faults.values()) or right, numbers)
-
-
-# -- samples encoded for real, and their lengths compared with the plan's --------------------------
-
-_Encode = Callable[[Mapping[str, Any]], Any]
-Row = dict[str, Any]
+        faults = {uri: f"{uri} is another table ({said}): plan again"}
+    return _result(_TABLE, numbers, faults.values(), "the table that was planned")
 
 
 def check_samples(
     index: Index,
-    encoder: _Encode,
+    encoder: Callable[[Mapping[str, Any]], Any],
     transform: Transform | None,
     wanted: int,
     seed: int,
 ) -> Check:
     """Encode some samples for real and compare their lengths with the plan's.
 
+    The whole sample of a piece must at least reach the end of the piece.
+
     Raises:
         MissingExtraError: what encoding them needs is not installed, which says nothing of them.
     """
-    encoded = list(_encoded(index, encoder, transform, wanted, seed))
-    built = [each["materialized"] for each in encoded if each["error"] is None]
-    wrong = [each for each in encoded if each["differs"] or each["error"] is not None]
-    numbers = {
-        "samples_encoded": len(built),
-        "tokens_compared": sum(built),
-        "failed": len(encoded) - len(built),
-        "different": sum(each["differs"] for each in encoded),
-        "pieces": sum(each["is_piece"] for each in encoded),
-    }
-    done = f"{amount(len(built), 'samples')} encoded, {amount(sum(built), 'tokens')} compared"
-    if numbers["pieces"]:
-        done += f", {amount(numbers['pieces'], 'pieces')} by their ends"
-    done += f", {amount(numbers['different'], 'differences')}"
-    if numbers["failed"]:
-        done += f", {numbers['failed']:,} cannot be built"
-    if wrong:
-        of, all_of = (Counter(each["source"] for each in rows) for rows in (wrong, encoded))
-        counted = ", ".join(f"{n:,} of {all_of[name]:,} of {name}" for name, n in of.most_common(5))
-        done += f" ({counted}): {few(map(_told, wrong))}"
-    return Check(SAMPLES, not wrong, done, numbers)
-
-
-def _told(encoded: Row) -> str:
-    name = f"sample {encoded['sample_id']} ({encoded['key']}) of {encoded['source']}"
-    if encoded["error"] is not None:
-        return f"{name}: {encoded['error']}"
-    least = "at least " if encoded["is_piece"] else ""
-    tokens = encoded["materialized"]
-    return f"{name} has {tokens:,} tokens, planned were {least}{encoded['planned']:,}"
-
-
-def _encoded(
-    index: Index,
-    encoder: _Encode,
-    transform: Transform | None,
-    wanted: int,
-    seed: int,
-) -> Iterator[Row]:
-    """Yield samples, or pieces, and what was built: ``planned`` tokens that the whole sample has,
-    or of a piece at least has, and ``materialized``, None where there is an ``error``."""
     options = index.snapshot.options
     longest = options.planned_capacity // options.align * options.align
     fetcher = Fetcher(index, transform)
     if hasattr(encoder, "build_kinds"):
         encoder.build_kinds(built_kinds(index.snapshot.lengths.encoder))
+    names = ("samples_encoded", "tokens_compared", "failed", "different", "pieces")
+    numbers, wrong = dict.fromkeys(names, 0), []
+    all_of, wrong_of = Counter[str](), Counter[str]()
     for sample in _drawn(index, wanted, seed):
-        length, error = None, None
+        why = None
         try:
-            record = fetcher.read(sample)
-            length = int(np.asarray(encoder(record)["input_ids"]).size)
+            tokens = int(np.asarray(encoder(fetcher.read(sample))["input_ids"]).size)
         except MissingExtraError:
             raise
         except PackidxError as failure:
-            error = str(failure)
+            why = f": {failure}"
         except Exception as failure:  # the encoder is anybody's code
-            error = f"cannot be encoded: {type(failure).__name__}: {failure}"
-        planned, tokens = sample.token_start + sample.length, length or 0
-        is_piece = bool(sample.piece or sample.token_start) or tokens > longest
-        yield {
-            "source": sample.source or "",
-            "is_piece": is_piece,
-            "differs": length is not None and (tokens < planned if is_piece else tokens != planned),
-            "sample_id": sample.sample_id,
-            "key": sample.key,
-            "planned": planned,
-            "materialized": length,
-            "error": error,
-        }
+            why = f": cannot be encoded: {type(failure).__name__}: {failure}"
+        if why is not None:
+            numbers["failed"] += 1
+        else:
+            planned = sample.token_start + sample.length
+            is_piece = bool(sample.piece or sample.token_start) or tokens > longest
+            differs = tokens < planned if is_piece else tokens != planned
+            for name, more in zip(names, (1, tokens, 0, differs, is_piece), strict=True):
+                numbers[name] += more
+            if differs:
+                least = "at least " if is_piece else ""
+                why = f" has {tokens:,} tokens, planned were {least}{planned:,}"
+        source = sample.source or ""
+        all_of[source] += 1
+        if why is not None:
+            wrong_of[source] += 1
+            wrong.append(f"sample {sample.sample_id} ({sample.key}) of {source}{why}")
+    if wrong:
+        shares = [f"{n:,} of {all_of[name]:,} of {name}" for name, n in wrong_of.most_common(5)]
+        wrong[0] = f"{', '.join(shares)}: {wrong[0]}"
+    return _result(SAMPLES, numbers, wrong)
 
 
 def _drawn(index: Index, wanted: int, seed: int) -> Iterator[Sample]:
