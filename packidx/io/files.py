@@ -85,9 +85,14 @@ def write_atomic(path: str | Path, data: bytes) -> None:
         file.write(data)
 
 
+def json_text(value: Any) -> bytes:
+    """Return `value` as indented JSON."""
+    return json.dumps(value, indent=2, ensure_ascii=False).encode() + b"\n"
+
+
 def write_json(path: str | Path, value: Any) -> None:
     """Write `value` as indented JSON, atomically."""
-    write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False).encode() + b"\n")
+    write_atomic(path, json_text(value))
 
 
 @contextlib.contextmanager

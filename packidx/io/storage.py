@@ -20,7 +20,7 @@ from stat import S_ISDIR, S_ISREG
 from typing import Any, NamedTuple, TypeVar
 
 from packidx.errors import SourceError
-from packidx.io.files import refuse_open_files
+from packidx.io.files import refuse_open_files, write_atomic
 from packidx.io.stores import BehindEnd, T, call_store, file_version, opened, retried
 from packidx.io.urls import is_url
 
@@ -201,8 +201,11 @@ def _range(url: str, start: int, end: int | None) -> bytes:
 
 
 def write(path: str, data: bytes) -> None:
-    """Put a file into a store, whole or not at all."""
-    call_store(path, "pipe_file", data)
+    """Write a file, whole or not at all."""
+    if is_url(path):
+        call_store(path, "pipe_file", data)
+    else:
+        write_atomic(path, data)
 
 
 def upload(source: str, path: str) -> None:

@@ -27,8 +27,8 @@ class PlanSummary:
     Attributes:
         snapshot_id: id of the snapshot, which HEAD now names.
         path: folder of the index.
-        existed: the same plan was there already, with the paths of its lengths; nothing was
-            written but HEAD.
+        existed: the same plan was there already, with the paths of its lengths; its manifest is
+            as it was.
         snapshot: what the snapshot's manifest says.
         seconds: wall time.
     """

@@ -17,7 +17,7 @@ from typing import Any
 from packidx.errors import MismatchError, OptionError, SourceError
 from packidx.format.index import IndexManifest, LengthsOf, Options, Result, Source, Window
 from packidx.format.manifest import decoded
-from packidx.index.writer import writing
+from packidx.index.writer import publish, writing
 from packidx.io.files import remove_tree
 from packidx.lengths.table import Lengths, read_lengths
 from packidx.plan.job import PlanJob, WindowRange, sources_of_bare
@@ -28,6 +28,7 @@ from packidx.plan.write import write_window
 from packidx.run.workers import Workers
 
 Progress = Callable[[str], None]
+Opened = tuple[Lengths, Options, Rules]
 Made = tuple[Path | None, Window]
 """Folder of a window's files, if they are written, and their sums."""
 
@@ -43,19 +44,14 @@ def make_plan(workers: Workers, job: PlanJob, progress: Progress) -> tuple[Index
         MismatchError: the lengths are others for a worker.
     """
     first = [_first_plan(job, progress)]
-    block = job.block(first[0].slots.num_packs)
 
     def uploaded(done: int, total: int) -> None:
         progress(f"publishing: {done} of {total} files are uploaded")
 
-    with writing(job.output, uploaded) as writer:
-        task = functools.partial(_write, block=block, staging=writer.staging)
-        made = _made(workers, job, first, task, "writing packs", progress)
-        for folder, window in made:
-            assert folder is not None
-            writer.take_window(folder, window)
+    with writing(job.output) as staging:
+        manifest, folders = _planned(workers, job, first, staging, progress)
         progress("publishing")
-        return writer.publish(_manifest(job, block, [window for _, window in made]))
+        return publish(job.output, manifest, folders, uploaded)
 
 
 def try_plan(workers: Workers, job: PlanJob, progress: Progress) -> IndexManifest:
@@ -64,11 +60,7 @@ def try_plan(workers: Workers, job: PlanJob, progress: Progress) -> IndexManifes
     Raises:
         OptionError, SourceError, MismatchError: as of `make_plan`.
     """
-    first = [_first_plan(job, progress)]
-    block = job.block(first[0].slots.num_packs)
-    task = functools.partial(_write, block=block, staging=None)
-    made = _made(workers, job, first, task, "packing samples", progress)
-    return _manifest(job, block, [window for _, window in made])
+    return _planned(workers, job, [_first_plan(job, progress)], None, progress)[0]
 
 
 def _first_plan(job: PlanJob, progress: Progress) -> WindowPlan:
@@ -95,45 +87,47 @@ def _first_plan(job: PlanJob, progress: Progress) -> WindowPlan:
     )
 
 
-def _made(
+def _planned(
     workers: Workers,
     job: PlanJob,
     first: list[WindowPlan],
-    write: Callable[[WindowPlan], Made],
-    doing: str,
+    staging: Path | None,
     progress: Progress,
-) -> list[Made]:
-    """Return what `write` makes of each window, in order.
+) -> tuple[IndexManifest, list[Path]]:
+    """Plan the windows of a job, and return its manifest, without ids, and a folder for each
+    window that is written.
 
     Args:
         first: the plan that is there already; it is taken out of the list.
+        staging: folder to write into; None writes nothing.
     """
+    doing = "packing samples" if staging is None else "writing packs"
     progress(doing)
-    number, total = first[0].window.number, len(job.windows)
-    made = [write(first.pop())]
+    number, block = first[0].window.number, job.block(first[0].slots.num_packs)
+    made = [_write(first.pop(), block, staging)]
     others = [window for window in job.windows if window.number != number]
-    manifest = job.table.manifest
-    fingerprint = None if manifest is None else manifest.fingerprint
-    stated = fingerprint, job.table.num_samples
+    stated = _stated(job.table)
     setup = functools.partial(_opened, job.table.uri, stated, job.options, job.rules)
-    here = job.table, job.options, job.rules
-    task = functools.partial(_plan_and_write, write=write)
-    for result in workers.map(task, others, setup, here=lambda: here):
+    task = functools.partial(_plan_and_write, block=block, staging=staging)
+    for result in workers.map(
+        task, others, setup, here=lambda: (job.table, job.options, job.rules)
+    ):
         made.append(result)
-        progress(f"{doing}: {len(made)} of {total} windows are done")
+        progress(f"{doing}: {len(made)} of {len(job.windows)} windows are done")
     made.insert(number, made.pop(0))
-    return made
+    folders = [folder for folder, _ in made if folder is not None]
+    return _manifest(job, block, [window for _, window in made]), folders
 
 
-Opened = tuple[Lengths, Options, Rules]
+def _stated(table: Lengths) -> tuple[str | None, int]:
+    """Return a table's fingerprint, None of a bare one, and how many rows it has."""
+    return None if table.manifest is None else table.manifest.fingerprint, table.num_samples
 
 
 def _opened(uri: str, stated: tuple[str | None, int], options: Options, rules: Rules) -> Opened:
-    """Open the lengths in a worker, which are those of the driver: `stated` is their fingerprint,
-    None of a bare table, and how many there are."""
+    """Open the lengths in a worker, which are those of the driver (`_stated`)."""
     table = read_lengths(uri)
-    found = None if table.manifest is None else table.manifest.fingerprint, table.num_samples
-    if found != stated:
+    if (found := _stated(table)) != stated:
         raise MismatchError(
             f"{uri} has {found[1]} rows and fingerprint {found[0]} here, the driver's has "
             f"{stated[1]} and {stated[0]}: plan again when nothing writes to it"
@@ -141,11 +135,9 @@ def _opened(uri: str, stated: tuple[str | None, int], options: Options, rules: R
     return table, options, rules
 
 
-def _plan_and_write(
-    window: WindowRange, opened: Opened, write: Callable[[WindowPlan], Made]
-) -> Made:
+def _plan_and_write(window: WindowRange, opened: Opened, block: int, staging: Path | None) -> Made:
     table, options, rules = opened
-    return write(plan_window(table, window, options, rules))
+    return _write(plan_window(table, window, options, rules), block, staging)
 
 
 def _write(plan: WindowPlan, block: int, staging: Path | None) -> Made:

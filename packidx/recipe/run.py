@@ -16,7 +16,7 @@ from packidx.estimate import LengthsSummary, estimate_lengths
 from packidx.format.manifest import Layout
 from packidx.index import Index
 from packidx.index.opening import open_index
-from packidx.io import files, storage, urls
+from packidx.io import storage, urls
 from packidx.plan.select.mixture import Mixture
 from packidx.recipe.recipe import SAMPLED, Recipe, read_recipe
 from packidx.records.sources.find_shards import find_shards
@@ -299,7 +299,4 @@ def put(path: str, data: bytes) -> None:
     """A whole file, here or in a store; one of this content is left as it is."""
     if storage.is_file(path) and storage.read(path) == data:
         return
-    if urls.is_url(path):
-        storage.write(path, data)
-    else:
-        files.write_atomic(path, data)
+    storage.write(path, data)
