@@ -137,15 +137,17 @@ def print_sources(sources: Sequence[Mapping[str, Any]], examples: _Examples) -> 
         examples: source and reason -> a record and what is wrong with it.
     """
     rows: list[dict[str, Any]] = []
+    blank = {"for example": ""} if examples else {}
     for source in sources:
         good = source["num_samples"] - source["num_rejected"]
         of_source = {"source": source["name"], "ok": good, "rejected": source["num_rejected"]}
-        rows.append(of_source | {"reason": "", "for example": ""})
+        rows.append(of_source | {"reason": ""} | blank)
         for reason, number in sorted(source["rejected"].items(), key=lambda pair: -pair[1]):
-            example = ": ".join(examples.get((source["name"], reason), ()))
-            why = {"rejected": number, "reason": reason, "for example": example}
-            rows.append({"source": "", "ok": "", **why})
-    print_rows(rows if examples else _without(rows, "for example"))
+            why = {"source": "", "ok": "", "rejected": number, "reason": reason} | blank
+            if example := examples.get((source["name"], reason)):
+                why["for example"] = ": ".join(example)
+            rows.append(why)
+    print_rows(rows)
 
 
 def print_columns(sources: Sequence[Mapping[str, Any]]) -> None:
@@ -160,10 +162,6 @@ def print_columns(sources: Sequence[Mapping[str, Any]]) -> None:
         if source["columns"]
     ]
     print_rows(rows)
-
-
-def _without(rows: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Any]]:
-    return [{key: value for key, value in row.items() if key != name} for row in rows]
 
 
 def warn_of_rejected(sources: Sequence[Mapping[str, Any]], limit: str | None, path: str) -> None:

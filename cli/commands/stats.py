@@ -43,23 +43,18 @@ def stats(index: str, verbose: bool, as_json: bool) -> None:
     """
     from packidx.errors import NotFoundInIndex, SourceError
     from packidx.index import open_index
+    from packidx.inspect.stats import lengths_stats
 
     try:
         opened = open_index(index)
     except NotFoundInIndex as absent:
         try:
-            _print_lengths(index, as_json)
+            found = lengths_stats(index)
         except SourceError:
             raise absent from None
+        print_json(found) if as_json else print_lengths_stats(found)
         return
     _print_index(opened, verbose, as_json)
-
-
-def _print_lengths(path: str, as_json: bool) -> None:
-    from packidx.inspect.stats import lengths_stats
-
-    found = lengths_stats(path)
-    print_json(found) if as_json else print_lengths_stats(found)
 
 
 def _print_index(opened: Index, verbose: bool, as_json: bool) -> None:
@@ -101,7 +96,15 @@ def print_lengths_stats(stats: Mapping[str, Any]) -> None:
     print_facts(stats["path"], facts)
     _print_sources(stats["sources"])
     _print_held(stats["sources"])
-    _print_longest(stats["longest"])
+    print_rows(
+        {
+            "longest samples": row["key"]
+            or (None if row["sample_id"] is None else f"sample {row['sample_id']}"),
+            "source": row["source"],
+            "length": row["length"],
+        }
+        for row in stats["longest"]
+    )
 
 
 def _print_sources(sources: list[dict[str, Any]]) -> None:
@@ -136,14 +139,6 @@ def _print_held(sources: list[dict[str, Any]]) -> None:
 
 _HELD = {"text": "text alone", "mixed": "mixed media", "unknown": "of unknown kind"}
 _HELD |= {kind: f"with {kind}" for kind in ("images", "videos", "audio")}
-
-
-def _print_longest(longest: list[dict[str, Any]]) -> None:
-    for row in longest:
-        if not row["key"] and row["sample_id"] is not None:
-            row["key"] = f"sample {row['sample_id']}"
-    names = {"longest samples": "key", "source": "source", "length": "length"}
-    print_rows({name: row[key] for name, key in names.items()} for row in longest)
 
 
 _PER_PACK = ("min", "p50", "p95", "max", "mean")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +73,15 @@ def verify(index: str, roots: dict[str, str], quiet: bool, as_json: bool, **opti
         from packidx.recipe.run import encoder_of_plan
 
         asked["encoder"] = encoder_of_plan(opened, options)
-    checks, lacking = _run_all(run(opened, **asked), quiet)
+    checks: list[Check] = []
+    lacking = None
+    with status(quiet) as doing:
+        try:
+            for check in run(opened, **asked):
+                checks.append(check)
+                doing(f"{len(checks)} checks done, {check.name} last")
+        except MissingExtraError as error:
+            lacking = error
     failed = [check for check in checks if not check.ok]
     if as_json:
         print_json(
@@ -89,18 +96,3 @@ def verify(index: str, roots: dict[str, str], quiet: bool, as_json: bool, **opti
         raise VerificationError(f"{opened.path}@{opened.id[:12]} is not as it should be: {names}")
     if lacking is not None:
         raise lacking
-
-
-def _run_all(checks: Iterator[Check], quiet: bool) -> tuple[list[Check], MissingExtraError | None]:
-    """All checks, and why the last one could not be made."""
-    from packidx.inspect.verify import SAMPLES, not_checked
-
-    done: list[Check] = []
-    with status(quiet) as doing:
-        try:
-            for check in checks:
-                done.append(check)
-                doing(f"{len(done)} checks done, {check.name} last")
-        except MissingExtraError as error:
-            return [*done, not_checked(SAMPLES, str(error))], error
-    return done, None

@@ -120,7 +120,11 @@ def verify(
     if not files.ok:
         yield not_checked(SAMPLES, _BROKEN)
     elif num_sampled:
-        yield check_samples(index, encoder, given, num_sampled, seed)
+        try:
+            yield check_samples(index, encoder, given, num_sampled, seed)
+        except MissingExtraError as error:
+            yield not_checked(SAMPLES, str(error))
+            raise
     else:
         how = "" if encoder is not None else "--processor DIR (or --encode) and "
         why = f"{how}--sample N encodes N" if index.snapshot.shards else BARE
