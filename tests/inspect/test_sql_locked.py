@@ -110,6 +110,7 @@ def test_a_hostile_query_ends_in_a_sentence_and_changes_nothing(
         ("SELECT count(*) AS n FROM (DESCRIBE dropped)", 6),
         ("SELECT sum(n) AS n FROM (PIVOT samples ON position IN (0 AS n, 1) USING count(*))", 2),
         ("SELECT 2 AS n; -- import of a pragma", 2),
+        ("SELECT 'nan'::DOUBLE AS n", None),
     ],
 )  # fmt: skip
 def test_a_question_to_the_views_is_answered(
