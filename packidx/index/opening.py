@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
@@ -12,6 +12,7 @@ from packidx.format.index import is_snapshot_id
 from packidx.format.schema import LENGTHS_FORMAT
 from packidx.index.reader import Index
 from packidx.io import storage, urls
+from packidx.io.output_folder import read_json_object
 
 _BAD_HEAD = "{0} has no HEAD of a snapshot ({1!r:.50}): run `packidx plan LENGTHS -o {0}` again"
 
@@ -84,11 +85,12 @@ def open_index(path: str | Path | Index, roots: Mapping[str, str] | None = None)
 
 
 def _no_index(folder: str) -> NotFoundInIndex:
-    if _is_lengths(folder):
-        return NotFoundInIndex(
-            f"{folder} is a lengths table and no pack index: make one of it with `packidx plan "
-            f"{folder} -o INDEX`, and name that"
-        )
+    with contextlib.suppress(OSError):
+        if read_json_object(urls.join(folder, "manifest.json")).get("format") == LENGTHS_FORMAT:
+            return NotFoundInIndex(
+                f"{folder} is a lengths table and no pack index: make one of it with `packidx plan "
+                f"{folder} -o INDEX`, and name that"
+            )
     if urls.is_url(folder):
         what = f"there is no pack index at {folder}: no {urls.join(folder, 'HEAD')} is there"
     elif storage.exists(folder):
@@ -96,14 +98,6 @@ def _no_index(folder: str) -> NotFoundInIndex:
     else:
         what = f"{folder} does not exist"
     return NotFoundInIndex(f"{what}; name the folder or URL that `packidx plan` wrote (its -o)")
-
-
-def _is_lengths(folder: str) -> bool:
-    try:
-        stated = json.loads(storage.read(urls.join(folder, "manifest.json")))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(stated, dict) and stated.get("format") == LENGTHS_FORMAT
 
 
 def _the_one(folder: str, known: list[str], wanted: str) -> str:

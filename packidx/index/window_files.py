@@ -94,33 +94,25 @@ class _TableFiles:
     """The files of one table in one window: full row groups, whatever runs the rows come in."""
 
     def __init__(self, folder: Path, table: str) -> None:
-        self._folder, self._table = folder, table
-        self._number = 0
-        self._group = ROW_GROUP[table]
-        self._most = self._group * FILE_GROUPS
+        self._folder, self._table, self._group = folder, table, ROW_GROUP[table]
         self._rest: pa.Table | None = None
         self._writer: pq.ParquetWriter | None = None
         self._rows = 0
         self._done: list[TableFile] = []
 
     def write(self, rows: pa.Table) -> None:
-        if self._rest is not None and self._rest.num_rows:
+        if self._rest is not None:
             rows = pa.concat_tables([self._rest, rows])
-        num_whole = rows.num_rows // self._group * self._group
-        self._rest = rows.slice(num_whole)
-        while num_whole:
-            now = min(num_whole, self._most - self._rows)
-            self._append(rows.slice(0, now))
-            rows, num_whole = rows.slice(now), num_whole - now
-            if self._rows == self._most:
-                self._finish()
+        while rows.num_rows >= self._group:
+            self._append(rows.slice(0, self._group))
+            rows = rows.slice(self._group)
+        self._rest = rows
 
     def close(self) -> list[TableFile]:
         """Entries of the manifest for these files."""
         if self._rest is not None and self._rest.num_rows:
             self._append(self._rest)
-        if self._writer is not None:
-            self._finish()
+        self._finish()
         return self._done
 
     def abandon(self) -> None:
@@ -130,30 +122,26 @@ class _TableFiles:
                 self._writer.close()
             self._writer.is_open = False  # or it would try once more, and tell, when it is freed
 
-    @property
-    def _path(self) -> Path:
-        return self._folder / file_name(self._table, self._number)
-
-    def _append(self, rows: pa.Table) -> None:
-        with naming(self._path):
+    def _append(self, group: pa.Table) -> None:
+        path = self._folder / file_name(self._table, len(self._done))
+        with naming(path):
             if self._writer is None:
-                self._writer = open_writer(str(self._path), rows.schema)
-            self._writer.write_table(rows, row_group_size=self._group)
-        self._rows += rows.num_rows
+                self._writer = open_writer(str(path), group.schema)
+            self._writer.write_table(group)
+        self._rows += group.num_rows
+        if self._rows == self._group * FILE_GROUPS:
+            self._finish()
 
     def _finish(self) -> None:
-        assert self._writer is not None
-        with naming(self._path):
+        if self._writer is None:
+            return
+        path = self._folder / file_name(self._table, len(self._done))
+        with naming(path):
             self._writer.close()
-        fsync_path(self._path)
-        with pa.OSFile(str(self._path)) as written:
+        fsync_path(path)
+        with pa.OSFile(str(path)) as written:
             footer = footer_crc(written)
-        file = TableFile(
-            path=self._path.name,
-            rows=self._rows,
-            bytes=self._path.stat().st_size,
-            sha256=file_digest(self._path),
-            footer=footer,
-        )
+        size, sha256 = path.stat().st_size, file_digest(path)
+        file = TableFile(path=path.name, rows=self._rows, bytes=size, sha256=sha256, footer=footer)
         self._done.append(file)
-        self._writer, self._rows, self._number = None, 0, self._number + 1
+        self._writer, self._rows = None, 0

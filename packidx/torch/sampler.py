@@ -292,19 +292,16 @@ def _read_rows(ordered: OrderedPacks, rows: Mapping[str, list[int]]) -> dict[str
     return {"pack": [ordered[item] for item in rows["item"]]}
 
 
-Facts = Mapping[str, Any]
-
 NAMES = {"snapshot_id": "snapshot", "recipe": "stream", "encoder": "encoder's fingerprint"}
 
 
 def check_ranks(dataset: PackedDataset, sampler: PackSampler) -> None:
     """Compare what the processes of a run are about to train on.
 
-    All processes must call it, after the sampler has loaded its
-    state. They need the same snapshot, seed, epoch, position, global batch, world size and encoder,
-    and every data-parallel rank must occur equally often: processes that share a rank (tensor or
-    pipeline parallel) share its packs. Without a process group only `dataset` and `sampler` are
-    compared with each other.
+    All processes must call it, after the sampler has loaded its state. They need the same snapshot,
+    seed, epoch, position, global batch, world size and encoder, and every data-parallel rank must
+    occur equally often: processes that share a rank (tensor or pipeline parallel) share its packs.
+    Without a process group only `dataset` and `sampler` are compared with each other.
 
     Raises:
         MismatchError: something differs; with the same words on every rank.
@@ -322,7 +319,7 @@ def check_ranks(dataset: PackedDataset, sampler: PackSampler) -> None:
     agree(facts, fault)
 
 
-def agree(facts: Facts, fault: str = "") -> None:
+def agree(facts: Mapping[str, Any], fault: str = "") -> None:
     """Compare facts of all processes of a run, by one all_gather.
 
     Args:

@@ -278,8 +278,7 @@ def _with_states(
     make: Callable[[list[Pack]], Any], packs: list[Pack]
 ) -> tuple[Any, list[dict[str, Any]]]:
     """Collate packs, and return what the loader keeps of them beside the batch."""
-    kept = [pack.stream or {} for pack in packs]
-    return make(packs), kept
+    return make(packs), [pack.stream or {} for pack in packs]
 
 
 class StreamLoader(DataLoader[Any]):
