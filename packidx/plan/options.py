@@ -335,16 +335,9 @@ def _within(name: str, value: int, low: int, high: int, what: str = ": it must b
 GROUPS: dict[str, tuple[str, ...]] = {
     "what to pack": ("capacity", "on_long", "mix", "holdout", "holdout_only", "exclude"),
     "what may share a pack": (
-        *(
-            "strategy",
-            "group_by",
-            "max_samples",
-            "max_images",
-            "max_vision_patches",
-            "seed",
-        ),
+        *("strategy", "group_by", "max_samples", "max_images", "max_vision_patches", "seed"),
     ),
-    "room in a pack": (*("margin", "align", "pad_pack_to", "reserve"),),
+    "room in a pack": ("margin", "align", "pad_pack_to", "reserve"),
     "order": ("schedule", "global_batch", "micro_steps", "cost"),
     "scale": ("window", "lanes"),
 }
