@@ -1,10 +1,11 @@
 """Local copies of files, shared by all processes.
 
-<cache>/files/<key>/copy-<name>  a copy of a store's file, or a compressed file's text; the key is
-                                 a digest of its source and version
+<cache>/files/<key>/<sha256>-<bytes>-<name>  a copy of a store's file, or a compressed file's text;
+                              the key is a digest of its source and version
 
-A copy is put there whole, by one of several processes, and stays. ``PACKIDX_CACHE`` names the
-folder (default: ``packidx`` in ``$XDG_CACHE_HOME`` or ``~/.cache``).
+A copy is put there whole, by one of several processes. One of another size is made again, and one
+of another digest where that is looked at. Nothing is removed. ``PACKIDX_CACHE`` names the folder
+(default: ``packidx`` in ``$XDG_CACHE_HOME`` or ``~/.cache``).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import errno
 import os
 from collections.abc import Callable
 
-from packidx.digests import digest
+from packidx.digests import digest, file_digest, known_digest
 from packidx.io import files, storage
 
 
@@ -46,12 +47,13 @@ def forget(*urls: str) -> None:
         _stats.pop(url, None)
 
 
-def local(url: str, version: str | None = None) -> str:
+def local(url: str, version: str | None = None, *, check: bool = False) -> str:
     """Return the path of this machine's copy of a store's file.
 
     Args:
         url: the file.
         version: names the content, where it is known without asking the store.
+        check: as in `made`.
 
     Raises:
         OSError: it cannot be read, or the cache cannot be written.
@@ -64,35 +66,47 @@ def local(url: str, version: str | None = None) -> str:
             raise OSError(errno.EIO, "it was replaced while it was read; start again", url)
 
     known = remembered_stat(url).version if version is None else version
-    return made(url, known, download)
+    return made(url, known, download, check=check)
 
 
-def made(source: str, version: str, make: Callable[[str], None]) -> str:
-    """Return the path of a file of the cache, made if it is missing.
+def made(source: str, version: str, make: Callable[[str], None], *, check: bool = False) -> str:
+    """Return the path of a file of the cache, made if it is missing or damaged.
 
     Args:
         source: names it, together with `version`.
         version: another one whenever the content is.
         make: writes the file, whose path it is given.
+        check: compare the content with its digest, once per process.
 
     Raises:
         OSError: the cache cannot be written.
     """
     home = os.path.join(folder(), "files", digest(source.encode(), version.encode())[:32])
-    copy = os.path.join(home, f"copy-{source.rpartition('/')[2][-40:]}")
-    if os.path.exists(copy):
+    if copy := _sound(home, check):
         return copy
     os.makedirs(home, exist_ok=True)
     with files.locked(home, wait=True):
+        if copy := _sound(home, check):
+            return copy
         begun = os.path.join(home, ".begun")
         try:
-            if not os.path.exists(copy):
-                with files.naming(begun):
-                    make(begun)
-                files.fsync_path(begun)
-                os.replace(begun, copy)
+            with files.naming(begun):
+                make(begun)
+            name = f"{os.path.getsize(begun)}-{source.rpartition('/')[2][-40:]}"
+            copy = os.path.join(home, f"{file_digest(begun)}-{name}")
+            os.replace(begun, copy)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(begun)
             raise
-    return copy
+        return copy
+
+
+def _sound(home: str, check: bool) -> str | None:
+    """Return the copy in a folder; None if it is missing or damaged."""
+    with contextlib.suppress(FileNotFoundError):
+        for name in os.listdir(home):
+            copy, (sha256, nbytes, *_) = os.path.join(home, name), [*name.split("-"), ""]
+            if nbytes == str(os.path.getsize(copy)) and (not check or known_digest(copy) == sha256):
+                return copy
+    return None

@@ -39,7 +39,7 @@ def local_copy(file: StoredFile) -> str:
         # An absolute path has no part that Arrow takes for a home folder or a URL.
         copy = os.path.abspath(file.path)
         if is_remote:
-            copy = cache.local(file.path, file.sha256)
+            copy = cache.local(file.path, file.sha256, check=True)
         if (wrong := _wrong(file, copy)) is None:
             return copy
         if is_remote:

@@ -195,12 +195,16 @@ def naming(copy: str, path: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def local_shard(path: str) -> Iterator[str]:
-    """A file of this machine with the content of `path`, which errors in the block name."""
+def local_shard(path: str, *, check: bool = False) -> Iterator[str]:
+    """A file of this machine with the content of `path`, which errors in the block name.
+
+    Args:
+        check: compare a local copy with its digest, once per process.
+    """
     if not urls.is_url(path):
         yield path
         return
     with reading(path):
-        copy = cache.local(path)
+        copy = cache.local(path, check=check)
     with naming(copy, path):
         yield copy

@@ -69,7 +69,7 @@ class Lines(Container):
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
         hasher, cuts, number = hashlib.sha256(), Cuts(task_bytes, TASK_RECORDS), 0
         cuts.at(0, 0, 0)
-        with local_shard(path) as here, storage.reading(here), open(here, "rb") as file:
+        with local_shard(path, check=True) as here, storage.reading(here), open(here, "rb") as file:
             offset = skip_bom(file)
             hasher.update(_BOM[:offset])
             while lines := file.readlines(SCAN_BLOCK):
@@ -157,9 +157,9 @@ class Converted(Container):
         self._delimiter = delimiter
 
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
-        with local_shard(path) as here, storage.reading(here):
+        with local_shard(path, check=True) as here, storage.reading(here):
             content = content_of(here)
-        found = ARROW.scan(self._copy(path), task_bytes)
+        found = ARROW.scan(self._copy(path, check=True), task_bytes)
         return ShardScan(content.nbytes, content.sha256, found.num_records, found.ranges)
 
     def read(self, path: str, record_range: RecordRange) -> Iterator[Record]:
@@ -174,7 +174,7 @@ class Converted(Container):
             raw = ARROW.read_one(copy, at)
         return raw._replace(data=_decode(raw))
 
-    def _copy(self, path: str) -> str:
+    def _copy(self, path: str, check: bool = False) -> str:
         """Return the path of the copy of a shard.
 
         Raises:
@@ -188,7 +188,7 @@ class Converted(Container):
         key = f"{nbytes} {version} {self._text}.{self._codec} {self._delimiter} Arrow, 5"
         try:
             with named(path):
-                return cache.made(source, key, functools.partial(self._convert, path))
+                return cache.made(source, key, functools.partial(self._convert, path), check=check)
         except OSError as error:
             refuse_open_files(error)
             raise SourceError(

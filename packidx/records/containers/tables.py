@@ -104,7 +104,7 @@ class Table(Container):
         atexit.register(remembered.cache_clear)  # while all it needs is still there
 
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
-        with local_shard(path) as here, storage.reading(here):
+        with local_shard(path, check=True) as here, storage.reading(here):
             content = content_of(here)
             file = self._open(here, True)
         cuts, work = Cuts(task_bytes, TASK_RECORDS), 0
