@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
@@ -192,6 +193,25 @@ def test_a_reader_asks_only_for_what_it_needs(tmp_path: Path, url: str, store: S
     assert again.pack(0) == first
     assert store.read(".parquet") == 0  # the copies are shared
     assert len(pickle.dumps(index)) < 500
+
+
+def test_a_damaged_copy_of_a_shard_is_fetched_again(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path / "cache"))
+    shard = Path(talks(tmp_path / "chats.jsonl", 200)).read_bytes()
+    storage.write(f"{url}/data/chats.jsonl.gz", gzip.compress(shard))
+    made = []
+    for _ in range(2):
+        estimate_lengths(f"{url}/data", tmp_path / "out", fresh=True, workers=1)
+        made.append([part.read_bytes() for part in sorted((tmp_path / "out").glob("part-*"))])
+        copies = [*(tmp_path / "cache/files").glob("*/*.gz")]
+        for copy in [*copies, *(tmp_path / "cache/files").glob("*/*-chats.jsonl*")]:
+            data = bytearray(copy.read_bytes())
+            data[len(data) // 3 : len(data) // 3 + 64] = bytes(64)
+            copy.write_bytes(data)
+        assert copies
+    assert made[0] == made[1]
 
 
 def test_what_is_damaged_is_found_and_made_whole(
