@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from packidx.digests import file_digest
 from packidx.errors import FormatError
 from packidx.format.index import (
     IndexManifest,
@@ -106,20 +107,21 @@ def publish(
 def _put_windows(
     index: str, planned: IndexManifest, folders: Sequence[Path], uploaded: Uploaded | None
 ) -> None:
-    """Put the files of all windows into their places. A folder is named by its files' bytes, so
-    that those which are there already are the same, or damaged."""
+    """Put the files of all windows into their places, and leave those of this machine that are
+    there already with the content that the manifest states."""
     home = windows_folder(index)
     files = {
-        urls.join(home, f"{window.folder}/{path.name}"): str(path)
+        urls.join(home, f"{window.folder}/{file.path}"): (os.path.join(folder, file.path), file)
         for window, folder in zip(planned.windows, folders, strict=True)
-        for path in sorted(folder.iterdir())
+        for file in window.files
     }
     if urls.is_url(home):
-        storage.upload_all(files, uploaded)
+        storage.upload_all({url: path for url, (path, _) in files.items()}, uploaded)
         return
-    for target, path in files.items():
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        os.replace(path, target)
+    for target, (path, file) in files.items():
+        if not os.path.exists(target) or file_digest(target) != file.sha256:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            os.replace(path, target)
     for folder in {home, *map(os.path.dirname, files)}:
         fsync_path(folder)
 
