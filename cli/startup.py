@@ -1,4 +1,4 @@
-"""What commands that plan and count do before they begin: no pandas, memory that is reused, and
+"""Preparations of commands that plan and count: no pandas, memory that is reused, and
 garbage that is rarely collected."""
 
 from __future__ import annotations

@@ -261,7 +261,7 @@ def _find(ids: Int64s, wanted: Int64s) -> list[int]:
 _OURS = frozenset(("input_ids", "labels", "position_ids", "attention_mask"))
 """Masks that packidx makes itself, or a sample without padding does not need."""
 _OF_TILES = {"PerceptionLMProcessor": ("pixel_values", "pixel_values_videos")}
-"""What models look at as tiles, whichever medium they are of: as [tiles, 1, …], their numbers may
+"""Outputs that models take as tiles of any medium: as [tiles, 1, …], their numbers may
 differ from medium to medium, and from sample to sample."""
 
 

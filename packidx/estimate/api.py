@@ -63,9 +63,9 @@ class Reused:
     num_counted: int = 0
     """Rows that were counted."""
     counted: list[str] = field(default_factory=list)
-    """Shards of which some rows were counted."""
+    """Shards with rows that were counted."""
     reason: str | None = None
-    """Why nothing was reused at all."""
+    """Reason if nothing was reused at all."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -145,7 +145,7 @@ def planless(layout: Layout) -> Layout:
 
 
 def _encoder(counter: RecordCounter, compared: Compared | None) -> Encoder | None:
-    """Return what builds the samples that are counted; None where it is not known."""
+    """Return what builds the samples that are counted; None if it is not known."""
     files, settings = counter.files, counter.settings
     if counter.encoder is not None:
         return Encoder(fingerprint=counter.fingerprint(), name=counter.encoder.name)

@@ -44,7 +44,7 @@ Files = list[tuple[str, bytes]]
 
 
 TOTALS = ("num_packs", "num_samples", "num_tokens", "num_media")
-"""What a pack holds."""
+"""Contents of a pack."""
 
 
 class PackMembers(NamedTuple):

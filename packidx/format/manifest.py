@@ -129,7 +129,7 @@ class Shard(JsonObject, frozen=True, kw_only=True):
     version: str | None = None
     """Time of change in nanoseconds; in a store, what the store has for a version."""
     ranges: tuple[RecordRange, ...] = ()
-    """What tasks read."""
+    """Values that tasks read."""
 
 
 def as_planned(shard: Shard) -> Shard:

@@ -24,7 +24,7 @@ def fields_of(stated: str) -> list[pa.Field]:
 _MEDIA = fields_of("string kind; int32 tokens; int64 patches; int32 t h w at")
 MEDIA = pa.list_(pa.struct(_MEDIA))
 PLANNED_MEDIA = pa.list_(pa.struct([f for f in _MEDIA if f.name not in ("tokens", "patches")]))
-"""What a reader needs of a sample's media."""
+"""Facts of a sample's media that a reader needs."""
 
 LOCATOR = fields_of("string source key; int32 shard; int64 row offset nbytes")
 

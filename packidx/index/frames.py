@@ -60,7 +60,7 @@ class Views:
     paths: list[str] = field(default_factory=list)
     """All files, on this machine; none is taken for a pattern."""
     absent: dict[str, str] = field(default_factory=dict)
-    """Why a view is not there."""
+    """Reasons for views that are not there."""
 
     def add_table(self, name: str, index: Index, table: str) -> None:
         """Add a table of an index, numbered as a whole, as the view `name`.
@@ -107,7 +107,7 @@ class Views:
         self.selects["sources"] = self._select_made("sources", pa.Table.from_pylist(rows, SOURCES))
 
     def add_log(self, files: Sequence[str]) -> None:
-        """Add the views of a run's log, of which `samples` says the sources and keys."""
+        """Add the views of a run's log; sources and keys come from `samples`."""
         self.paths.extend(files)
         names, of_steps = (
             "snapshot_id, seed, global_batch, session, samples",
@@ -119,7 +119,7 @@ class Views:
 
     def add_steps(self, steps: Steps | None) -> None:
         """Add the packs in the order of training; with None a view that says what it needs."""
-        if steps is None:  # whoever gets at it by another way than its name is told
+        if steps is None:  # a query that reaches it without its name gets an error
             self.selects["steps"] = (
                 f"{self._select_made('no_steps', STEPS.empty_table())} UNION ALL BY NAME SELECT "
                 "NULL AS step WHERE error('the steps are computed where a query names them') IS "
@@ -169,7 +169,7 @@ def views_of_index(
 
     Args:
         names: the views that are asked; what is in an object store is fetched for these alone.
-        steps: None where they are not asked.
+        steps: None if they are not asked for.
         log: files of a run's log.
     """
     views, planned = Views(), index.snapshot.lengths

@@ -35,8 +35,8 @@ _STAGING = re.compile(r"\.tmp-.*")
 
 @contextlib.contextmanager
 def writing(index: str | Path) -> Iterator[Path]:
-    """A folder for the windows of a new snapshot, whose index nobody else of this machine writes
-    meanwhile.
+    """A folder for the windows of a new snapshot, whose index no other process of this machine
+    writes meanwhile.
 
     Each window is written into a folder of its own in it, until `publish` puts all into place.
 

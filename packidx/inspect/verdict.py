@@ -216,13 +216,13 @@ def _waiting(index: Index, schedule: list[dict[str, Any]]) -> Iterator[Finding]:
     result, size = index.snapshot.result, packs_per_step(index.snapshot)
     if said := too_large_step(index.snapshot):
         yield Finding(100, said)
-    told = [each for each in schedule if each["planned"] and each["planned"][_USEFUL] is not None]
+    rows = [each for each in schedule if each["planned"] and each["planned"][_USEFUL] is not None]
     if size is not None:  # more ranks than a step has packs are nobody's
-        told = [each for each in told if each["ranks"] <= size]
-    if not told:
+        rows = [each for each in rows if each["ranks"] <= size]
+    if not rows:
         return
-    planned_for = [each for each in told if each["ranks"] <= result.schedule_chunk]
-    shown = planned_for[-1] if planned_for else told[0]
+    planned_for = [each for each in rows if each["ranks"] <= result.schedule_chunk]
+    shown = planned_for[-1] if planned_for else rows[0]
     lost = 100 * (1 - shown["planned"][_USEFUL])
     ranks = f"{number_of(shown['ranks'], 'rank')} × {number_of(shown['micro_steps'], 'micro-step')}"
     said = f"at {ranks} {percent(lost)} of the time is lost to waiting, by the plan's cost model"

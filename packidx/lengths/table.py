@@ -50,7 +50,7 @@ class LengthsRows:
 
     @property
     def uri(self) -> str:
-        """Of the table."""
+        """Fingerprint of the table."""
         return self.table.uri
 
     @property
@@ -103,7 +103,7 @@ class LengthsRows:
         return has | unknown
 
     def lists(self, name: str, rows: Ints | None = None) -> pa.LargeListArray | None:
-        """Column `name` of lists, all of it or at `rows`; None where the table has none."""
+        """Column `name` of lists, all of it or at `rows`; None if the table has none."""
         if name not in self.frame.columns:
             return None
         column = self.frame.get_column(name)

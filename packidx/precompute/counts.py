@@ -174,9 +174,9 @@ class JoinTask:
     shard: ShardContext
     counted: Shard
     first_row: int
-    """Of the table."""
+    """Row of the table that its first record is in."""
     path: str
-    """Of the file that is written."""
+    """Path of the file that is written."""
 
 
 Given = dict[str, Any]

@@ -169,7 +169,7 @@ class _Task(NamedTuple):
     range: RecordRange
     first: int
     folder: str
-    """Of the output."""
+    """Folder of the output."""
     name: str
     """File of the output that the new records are added to."""
 

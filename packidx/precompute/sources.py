@@ -36,7 +36,7 @@ class FoundSources(NamedTuple):
     given: list[str]
     shards: list[InputFile]
     names: list[str]
-    """Of each shard in the output."""
+    """Name of each shard in the output."""
     media: tuple[str | None, tuple[str, ...]]
     """Folder of the media, and what is allowed elsewhere."""
 

@@ -191,7 +191,7 @@ class ConversationCounter:
         lengths = batch.lengths + runs.extra
         errors = {n: media_token_in_text() for n in runs.mismatched if expanded[n].runs is not None}
         for number in np.flatnonzero(lengths > self._limit).tolist():
-            detail = f"{lengths[number]} tokens, of which {files.name} leaves {files.limit}: take "
+            detail = f"{lengths[number]} tokens, and {files.name} leaves {files.limit}: take "
             detail += (
                 "max_length and truncation out of its tokenizer_config.json and tokenizer.json"
             )

@@ -51,7 +51,7 @@ def open_workers(engine: str, workers: int | None, most: int | None = None) -> W
 
 
 Driver = tuple[str, list[str], dict[str, str]]
-"""What a task's process must share with the driver: folder, ``sys.path``, versions of software."""
+"""State that a task shares with the driver: folder, ``sys.path``, versions of software."""
 
 
 class RayWorkers(Workers):

@@ -27,7 +27,7 @@ Frames = Int64s
 """Numbers of frames."""
 
 UNKNOWN_FPS = 24.0
-"""What transformers' processors take for timestamps where the frame rate is not known."""
+"""Frames per second that transformers' processors assume if the rate is not known."""
 MAX_FRAMES = 10_000_000
 """92 hours at 30 frames per second; a header or record that claims more is wrong."""
 MIN_FPS = 0.001
@@ -346,7 +346,7 @@ def known_fps(fps: float | None) -> float:
 
 
 def too_few_frames(num_frames: int, needed: int | None = None) -> BadRecord:
-    """Why a video is too short for its processor."""
+    """Reason for a video that is too short for its processor."""
     least = "more" if needed is None else str(needed)
     text = f"a video of {num_frames} frames, but its processor needs {least}"
     return BadRecord("too_few_frames", text)

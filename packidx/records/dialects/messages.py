@@ -194,7 +194,7 @@ def standard_message(message: Any, layout: Layout) -> Any:
 
 
 def are_messages(value: Any, layout: Layout) -> bool:
-    """Return True for a message, or a list of some, all of which have a role."""
+    """Return True for a message, or a list of messages, that have a role."""
     listed = [value] if isinstance(value, OBJECT) else value
     if not isinstance(listed, list | tuple) or not listed:
         return False

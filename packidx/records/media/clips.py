@@ -81,7 +81,7 @@ def _opened(source: Source, label: str, kind: str = "video") -> Iterator[tuple[A
 
 
 def _local(source: Source, label: str) -> Source:
-    """Return a source of which much can be read without a request for every block."""
+    """Return a source that is read in large blocks, with few requests."""
     if isinstance(source, Extent):
         return source.read()
     if isinstance(source, str) and urls.is_url(source):

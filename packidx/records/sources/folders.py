@@ -55,7 +55,7 @@ _SPLIT = re.compile(
 """Words of a path by which `datasets` tells splits apart (``SPLIT_KEYWORDS`` of its data_files)."""
 
 Beside = list[tuple[str, str]]
-"""Why files that look like data are not read, and their paths below the folder."""
+"""Reason for files that look like data and are not read, and their paths below the folder."""
 
 
 def in_folder(
