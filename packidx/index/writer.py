@@ -85,8 +85,8 @@ def publish(
     there = None
     with contextlib.suppress(FormatError, FileNotFoundError):
         there = read_manifest(index, ident)
-    _put_windows(index, planned, folders, uploaded)
-    existed = there is not None and _not_in_id(there) == _not_in_id(planned)
+    was_whole = _put_windows(index, planned, folders, uploaded)
+    existed = was_whole and there is not None and _not_in_id(there) == _not_in_id(planned)
     if not existed:
         head = read_head(index) if there is None else there.parent
         manifest = sealed(
@@ -106,9 +106,10 @@ def publish(
 
 def _put_windows(
     index: str, planned: IndexManifest, folders: Sequence[Path], uploaded: Uploaded | None
-) -> None:
+) -> bool:
     """Put the files of all windows into their places, and leave those of this machine that are
-    there already with the content that the manifest states."""
+    there already with the content that the manifest states. Return False if one was not; of a
+    store this is not asked."""
     home = windows_folder(index)
     files = {
         urls.join(home, f"{window.folder}/{file.path}"): (os.path.join(folder, file.path), file)
@@ -117,13 +118,16 @@ def _put_windows(
     }
     if urls.is_url(home):
         storage.upload_all({url: path for url, (path, _) in files.items()}, uploaded)
-        return
+        return True
+    was_whole = True
     for target, (path, file) in files.items():
         if not os.path.exists(target) or file_digest(target) != file.sha256:
             os.makedirs(os.path.dirname(target), exist_ok=True)
             os.replace(path, target)
+            was_whole = False
     for folder in {home, *map(os.path.dirname, files)}:
         fsync_path(folder)
+    return was_whole
 
 
 def _not_in_id(manifest: IndexManifest) -> list[Any]:
