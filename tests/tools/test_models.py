@@ -38,9 +38,9 @@ PARTS = 8
 def test_no_exact_length_differs_and_the_page_says_what_is_so(
     part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On other conversations than the page's: 34, where it has 196."""
+    """On other conversations than the page's: 68, where it has 196."""
     monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path / "cache"))
-    records = models.conversations(2, tmp_path / "images", 10, 4)
+    records = models.conversations(2, tmp_path / "images", 20, 8)
     results = list(models.outcomes(tmp_path, records, NAMES[part::PARTS]))
     assert {result.name: result.first for result in results if result.num_exact_different} == {}
     assert any(result.num_compared >= 20 for result in results)
