@@ -1,10 +1,10 @@
 """Label spans in the one rendering of a record, by the layout of its form.
 
 The form of a conversation is all of it but the *cores* of its texts: texts without the white space
-at their ends. Per form the
-template renders stand-in texts once, with marks around them. That gives its layout: the words
-before, between and behind the cores, and where the label spans are among them. If words and a
-record's cores make up its rendering, its spans are those; else its own texts get marks.
+at their ends. Per form the template renders stand-in texts once, with marks around them. That gives
+its layout: the words before, between and behind the cores, and where the label spans are among
+them. If words and a record's cores make up its rendering, its spans are those; else its own texts
+get marks.
 
 Example: ``<user>Hi<end><model>Yes<end>`` is the words ``<user>``, ``<end><model>`` and ``<end>``
 around two cores; the label span begins at the end of the second and ends at that of the third.
