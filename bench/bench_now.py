@@ -1,12 +1,13 @@
-"""Micro-batches of one step: `pack_now` beside verl's `rearrange_micro_batches`.
+"""Micro-batches of one step: `balance_micro_batches` beside verl's `rearrange_micro_batches`.
 
     python bench/bench_now.py [--largest N]
 
 verl 0.9.1 deals samples to ever more micro-batches by Karmarkar and Karp's differencing of the cost
 24,576 l + l^2, until none has more tokens than fit. Its functions are cut out of the installed
-wheel and run as they are, but for the copying of tensors at the end. `pack_now` makes the fewest it
-can, and then as many as verl, for the balance is another question with more of them. Exits with 1
-where it makes more than verl, balances as many worse, or is less than 100 times as fast at 2,048.
+wheel and run as they are, but for the copying of tensors at the end. `balance_micro_batches` makes
+the fewest it can, and then as many as verl, for the balance is another question with more of them.
+Exits with 1 where it makes more than verl, balances as many worse, or is less than 100 times as
+fast at 2,048.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import torch
 
 from bench_peers import MissingPeerError, cut_out
 from bench_tools import heading
-from packidx import pack_now
+from packidx import balance_micro_batches
 
 CAPACITY = 16_384
 COUNTS = (64, 256, 1024, 2048)
@@ -77,14 +78,14 @@ def main() -> None:
             begin = time.process_time()
             packs = rearrange(lengths.tolist())
             middle = time.process_time()
-            ours = pack_now(lengths, CAPACITY, cost=cost)
+            ours = balance_micro_batches(lengths, CAPACITY, cost=cost)
             seconds, own = middle - begin, time.process_time() - middle
-            as_many = pack_now(lengths, CAPACITY, cost=cost, at_least=len(packs))
+            as_many = balance_micro_batches(lengths, CAPACITY, cost=cost, at_least=len(packs))
             costs = np.array([cost[pack].sum() for pack in packs])
             balance, number = float(costs.max() / costs.mean()), ours.costs.size
             print(
                 f"  {mix:13} n = {count:5}: verl {len(packs):4} {balance:.4f} {1e3 * seconds:9.1f}"
-                f"   pack_now {number:4} {ours.balance:.4f} {1e3 * own:7.1f}"
+                f"   balance_micro_batches {number:4} {ours.balance:.4f} {1e3 * own:7.1f}"
                 f"   as many {as_many.balance:.4f}   {seconds / own:7.0f} times as fast",
                 flush=True,
             )

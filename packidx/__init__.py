@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from packidx.estimate import estimate_lengths as estimate_lengths
     from packidx.index import Index as Index
     from packidx.index import open_index as open_index
-    from packidx.pack.now import pack_now as pack_now
+    from packidx.pack.micro_batches import balance_micro_batches as balance_micro_batches
     from packidx.plan import PlanOptions as PlanOptions
     from packidx.plan import plan_packs as plan_packs
 
@@ -20,7 +20,7 @@ _HOMES = {
     "estimate_lengths": "packidx.estimate",
     "Index": "packidx.index",
     "open_index": "packidx.index",
-    "pack_now": "packidx.pack.now",
+    "balance_micro_batches": "packidx.pack.micro_batches",
     "PlanOptions": "packidx.plan",
     "plan_packs": "packidx.plan",
 }

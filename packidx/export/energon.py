@@ -30,7 +30,7 @@ from packidx.export.energon_folders import Sources, as_energon_names
 from packidx.export.outputs import described, labels_of, open_exported, packs_in_order
 from packidx.export.packed_record import with_labels
 from packidx.format.manifest import RecordRange, Shard
-from packidx.index import Index, Pack, Sample
+from packidx.index import Index, PlannedPack, PlannedSample
 from packidx.io import files, storage
 from packidx.io.option_files import dump_yaml
 from packidx.io.output_folder import Kind, replacing
@@ -238,7 +238,7 @@ def _lines(packs: range, reader: _Reader) -> tuple[list[bytes], int]:
     return lines, num_media
 
 
-def _record(reader: _Reader, sample: Sample) -> Record:
+def _record(reader: _Reader, sample: PlannedSample) -> Record:
     """Return what a line says of a sample; its media are located, and not read."""
     if sample.shard is None or sample.offset is None or sample.nbytes is None:
         raise PackidxError(
@@ -334,7 +334,7 @@ def record_in_words(record: ReadRecord, path: str, policy: LabelPolicy = DEFAULT
     return Record(path, key, {**said, **words}, media)
 
 
-def pack_line(pack: Pack, records: Sequence[Record], sources: Sources) -> bytes:
+def pack_line(pack: PlannedPack, records: Sequence[Record], sources: Sources) -> bytes:
     """A pack's line, the newline included.
 
     Args:

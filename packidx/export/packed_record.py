@@ -16,7 +16,7 @@ import orjson
 
 from packidx.errors import BadRecord, ChangedSource, PackidxError, SourceError
 from packidx.export.outputs import labels_of
-from packidx.index import Pack, Sample
+from packidx.index import PlannedPack, PlannedSample
 from packidx.io import storage
 from packidx.io.ranges import Extent
 from packidx.processor.counter import ConversationCounter
@@ -67,7 +67,9 @@ class _Written(NamedTuple):
     files: Files
 
 
-def pack_members(pack: Pack, fetcher: Fetcher, counter: ConversationCounter | None) -> PackMembers:
+def pack_members(
+    pack: PlannedPack, fetcher: Fetcher, counter: ConversationCounter | None
+) -> PackMembers:
     """Read the records and media of a pack.
 
     Args:
@@ -86,7 +88,7 @@ def pack_members(pack: Pack, fetcher: Fetcher, counter: ConversationCounter | No
 
 
 def _read_all(
-    fetcher: Fetcher, counter: ConversationCounter | None, samples: Sequence[Sample]
+    fetcher: Fetcher, counter: ConversationCounter | None, samples: Sequence[PlannedSample]
 ) -> list[_Written]:
     """The samples in order; those that wait for a store are asked for side by side."""
     read = functools.partial(_read, fetcher, counter)
@@ -97,7 +99,7 @@ def _read_all(
 
 
 def _read(
-    fetcher: Fetcher, counter: ConversationCounter | None, sample: Sample, position: int
+    fetcher: Fetcher, counter: ConversationCounter | None, sample: PlannedSample, position: int
 ) -> _Written:
     """A sample, whose files' names begin with its `position` in the pack.
 
@@ -156,7 +158,7 @@ def with_labels(conversation: Conversation, policy: LabelPolicy) -> Conversation
 
 
 def _check_media(
-    sample: Sample, talk: Conversation, collector: _Collector, counter: ConversationCounter
+    sample: PlannedSample, talk: Conversation, collector: _Collector, counter: ConversationCounter
 ) -> None:
     """Compare the patches of what was read with those that were planned.
 
@@ -185,7 +187,7 @@ def _check_media(
             )
 
 
-def _json(pack: Pack, written: Sequence[_Written]) -> dict[str, Any]:
+def _json(pack: PlannedPack, written: Sequence[_Written]) -> dict[str, Any]:
     kinds: set[str] = set().union(*(entry.kinds for entry in written))
     meta = {
         "pack_id": pack.pack_id,

@@ -98,7 +98,7 @@ METHODS = ("exact", "precomputed", "heuristic")
 """Strongest first; a row's is the weakest of its parts."""
 
 
-class Sample(NamedTuple):
+class PlannedSample(NamedTuple):
     """One row of the samples table (FORMAT.md): a piece in a pack, and where its record lies."""
 
     pack_id: int
@@ -121,9 +121,9 @@ class Sample(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Pack:
+class PlannedPack:
     """One pack: its row of the packs table and its samples in order of position."""
 
     pack_id: int
     stats: dict[str, Any]
-    samples: list[Sample]
+    samples: list[PlannedSample]

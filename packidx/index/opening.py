@@ -93,6 +93,8 @@ def _no_index(folder: str) -> NotFoundInIndex:
             )
     if urls.is_url(folder):
         what = f"there is no pack index at {folder}: no {urls.join(folder, 'HEAD')} is there"
+    elif storage.exists(urls.join(folder, "tokenizer_config.json")):
+        what = f"{folder} is a processor's folder, and the index comes before the processor"
     elif storage.exists(folder):
         what = f"{folder} is not a pack index: it has no HEAD and no snapshots"
     else:

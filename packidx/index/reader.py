@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from packidx.errors import FormatError
 from packidx.format.index import OPTIONAL, STORED, PlacedWindow, read_manifest
-from packidx.format.schema import PACKS, Pack, Sample
+from packidx.format.schema import PACKS, PlannedPack, PlannedSample
 from packidx.index.described import plan_line
 from packidx.index.row_groups import RowGroups
 from packidx.index.tables import StepOptions, Steps, read_table
@@ -50,6 +50,9 @@ class Index:
 
     def __repr__(self) -> str:
         return f"Index({plan_line(self.path, self.snapshot)})"
+
+    def __len__(self) -> int:
+        return self.num_packs
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -128,7 +131,7 @@ class Index:
         """The rows of one window in ``'packs'``, ``'samples'`` or ``'dropped'``."""
         return read_table(self.snapshot, self.path, table, columns, number)
 
-    def pack(self, pack_id: int) -> Pack:
+    def pack(self, pack_id: int) -> PlannedPack:
         """Pack number `pack_id` with its samples.
 
         It costs microseconds where packs near it were asked for before, else one row group of each
@@ -148,7 +151,9 @@ class Index:
         if columns[0] != [number] * count:
             raise self._damaged(pack_id, f"{count} samples from row {first} are of other packs")
         columns[0] = [pack_id] * count
-        return Pack(pack_id, stats, list(map(Sample._make, zip(*columns, strict=True))))
+        return PlannedPack(
+            pack_id, stats, list(map(PlannedSample._make, zip(*columns, strict=True)))
+        )
 
     def stats(self, pack_id: int) -> dict[str, Any]:
         """The row of pack number `pack_id` in the packs table, without its samples.

@@ -16,7 +16,7 @@ from packidx.arrays import Bools, Int64s
 from packidx.errors import PackidxError
 from packidx.format.lengths import KIND, LengthsManifest
 from packidx.format.manifest import load
-from packidx.format.schema import Sample
+from packidx.format.schema import PlannedSample
 from packidx.io import urls
 from packidx.io.copies import local_copy
 from packidx.records.fetch import Fetcher
@@ -116,7 +116,7 @@ def shown_samples(
     ]
 
 
-def _first_samples(path: str, manifest: LengthsManifest, number: int) -> list[Sample]:
+def _first_samples(path: str, manifest: LengthsManifest, number: int) -> list[PlannedSample]:
     """The first `number` usable rows, one of each source after the other, as a pack of their own
     would have them; fewer where there are no more.
 
@@ -139,7 +139,7 @@ def _first_samples(path: str, manifest: LengthsManifest, number: int) -> list[Sa
     rows = [row for row in by_turns if row is not None][:number]
     whole = dict.fromkeys(("pack_id", "copy", "piece", "token_start", "start"), 0)
     return [
-        Sample(**row | whole, position=position, padded_length=row["length"])
+        PlannedSample(**row | whole, position=position, padded_length=row["length"])
         for position, row in enumerate(rows)
     ]
 
@@ -147,13 +147,13 @@ def _first_samples(path: str, manifest: LengthsManifest, number: int) -> list[Sa
 def _usable_rows(path: str, manifest: LengthsManifest) -> Iterator[dict[str, Any]]:
     for file in manifest.files:
         with pq.ParquetFile(local_copy(file.within(path))) as part:
-            names = [name for name in part.schema_arrow.names if name in Sample._fields]
+            names = [name for name in part.schema_arrow.names if name in PlannedSample._fields]
             for batch in part.iter_batches(256, columns=[*names, "status"]):
                 rows = batch.filter(pc.equal(batch["status"], "ok")).select(names)
                 yield from rows.to_pylist()
 
 
-def _built(sample: Sample, fetcher: Fetcher, encode: Encode, words: Words) -> dict[str, Any]:
+def _built(sample: PlannedSample, fetcher: Fetcher, encode: Encode, words: Words) -> dict[str, Any]:
     """Return what the encoder makes of a sample."""
     failed: dict[str, Any] = {"length": 0, "label_tokens": 0, "runs": []}
     try:

@@ -21,7 +21,7 @@ from packidx.errors import (
 from packidx.format.index import TABLES, snapshot_id
 from packidx.format.manifest import built_kinds
 from packidx.hashing import derive_key
-from packidx.index import Index, Sample
+from packidx.index import Index, PlannedSample
 from packidx.index.window_files import WindowDigest
 from packidx.io import storage, urls
 from packidx.io.copies import Content, StoredFile, content_of, local_copy
@@ -352,7 +352,7 @@ def check_samples(
     return _result(SAMPLES, numbers, wrong)
 
 
-def _drawn(index: Index, wanted: int, seed: int) -> Iterator[Sample]:
+def _drawn(index: Index, wanted: int, seed: int) -> Iterator[PlannedSample]:
     """Samples drawn by the seed, in the order of the table."""
     num_pieces = index.snapshot.result.num_pieces
     rows = np.sort(permutation(num_pieces, derive_key(seed, "verify"))[:wanted])
@@ -361,4 +361,4 @@ def _drawn(index: Index, wanted: int, seed: int) -> Iterator[Sample]:
         stop = first_row + samples.num_rows
         own = rows[(rows >= first_row) & (rows < stop)] - first_row
         for row in samples.take(own).to_pylist():
-            yield Sample(**row)
+            yield PlannedSample(**row)

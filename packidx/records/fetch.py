@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from packidx.errors import BadRecord, ChangedSource, PackidxError, SourceError
 from packidx.format.manifest import DEFAULT, Layout
-from packidx.format.schema import Sample
+from packidx.format.schema import PlannedSample
 from packidx.io import cache, urls
 from packidx.records.containers.base import Locator
 from packidx.records.containers.registry import container
@@ -58,7 +58,7 @@ class Fetcher:
         self._sources = {source.name: source for source in index.snapshot.sources}
         self._checked: set[int] = set()  # shards of the planned size
 
-    def read(self, sample: Sample, epoch: int = 0) -> dict[str, Any]:
+    def read(self, sample: PlannedSample, epoch: int = 0) -> dict[str, Any]:
         """Return the record of `sample` for an encoder, its media opened (`opened_record`).
 
         Args:
@@ -75,7 +75,7 @@ class Fetcher:
             raise record.error
         return opened_record(record, MediaOpener(root, self.index.resolve))
 
-    def waits(self, sample: Sample) -> bool:
+    def waits(self, sample: PlannedSample) -> bool:
         """Return whether a sample's record or media are ranges or objects of a store."""
         shards, shard = self.index.snapshot.shards, sample.shard
         if shard is None or shard >= len(shards) or sample.offset is None:
@@ -83,7 +83,7 @@ class Fetcher:
         places = (shards[shard].uri, *self._places(sample.source))
         return any(urls.is_url(self.index.resolve(place)) for place in places if place)
 
-    def record(self, sample: Sample, epoch: int = 0) -> tuple[ReadRecord, MediaRoot]:
+    def record(self, sample: PlannedSample, epoch: int = 0) -> tuple[ReadRecord, MediaRoot]:
         """Return the record of `sample` as it was read, and where its media may lie.
 
         Raises:
@@ -187,7 +187,7 @@ class Fetcher:
         return path
 
 
-def check_key(path: str, sample: Sample, actual: str | None) -> None:
+def check_key(path: str, sample: PlannedSample, actual: str | None) -> None:
     """Raise a ChangedSource if a record is called `actual`, and not what the plan calls it."""
     if actual is not None and sample.key is not None and actual != sample.key:
         raise ChangedSource(

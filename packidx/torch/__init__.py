@@ -11,16 +11,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from packidx.errors import MissingExtraError
+from packidx.errors import missing_package
 
 try:
     import torch as _  # noqa: F401
-except ModuleNotFoundError as error:
-    if error.name != "torch":
-        raise
-    raise MissingExtraError(
-        'packidx.torch needs PyTorch: run pip install "packidx[torch]"'
-    ) from None
+except ModuleNotFoundError as _error:
+    raise missing_package("packidx.torch", _error, '"packidx[torch]"') from None
 
 from packidx.torch.collate import collate as collate
 from packidx.torch.collate import shard_for_cp as shard_for_cp
@@ -57,6 +53,10 @@ _LATER = {
 }
 _NOW = ("OrderedPacks", "Pack", "PackSampler", "PackedDataset", "as_hf_dataset", "check_ranks")
 __all__ = [*_NOW, "collate", "normalise_pixels", "shard_for_cp", *_LATER]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
 
 
 def __getattr__(name: str) -> Any:

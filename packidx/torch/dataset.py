@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import Any, SupportsIndex
 
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Subset
 
 from packidx.errors import BadRecord, MismatchError, OptionError, PackidxError, SourceError
 from packidx.format.index import IndexManifest
 from packidx.format.manifest import built_kinds
-from packidx.index import Index, open_index
-from packidx.index import Pack as PlannedPack
-from packidx.index import Sample as PlannedSample
+from packidx.index import Index, PlannedPack, PlannedSample, open_index
 from packidx.index.described import short_name, untrained
 from packidx.io import storage
 from packidx.records.fetch import Fetcher
@@ -143,16 +141,19 @@ class PackedDataset(Dataset[Pack]):
         name = getattr(self.encode, "__qualname__", type(self.encode).__qualname__)
         return f"PackedDataset({short_name(self.index.path, self.index.snapshot)}, encode={name})"
 
-    def __getitem__(self, k: SupportsIndex) -> Pack:
-        """Pack `k`, 0 <= k < len(self).
+    def __getitem__(self, k: SupportsIndex | slice) -> Pack:
+        """Read pack `k`, which counts from the end below 0; of a slice, return a `Subset`.
 
         Raises:
-            IndexError: no such pack.
+            IndexError: there is no such pack.
             MismatchError: shard or encoded sample differ from the plan.
             BadRecord, SourceError: a record, its media or its shard cannot be read.
             OptionError: the plan does not reserve the dummy image's tokens.
         """
-        return self.read(self.index.pack(operator.index(k)))
+        if isinstance(k, slice):
+            return Subset(self, range(len(self))[k])  # type: ignore[return-value]
+        number = operator.index(k)
+        return self.read(self.index.pack(number + len(self) * (number < 0)))
 
     def read(self, planned: PlannedPack) -> Pack:
         """A pack as it was planned; it raises what ``dataset[k]`` raises."""

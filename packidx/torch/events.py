@@ -15,7 +15,7 @@ from functools import partial
 from multiprocessing.context import get_spawning_popen
 from typing import Any, NamedTuple
 
-from packidx.index import Sample
+from packidx.index import PlannedSample
 
 Happened = list[dict[str, Any]]
 """Events of one pack, in order."""
@@ -27,7 +27,7 @@ _log = logging.getLogger("packidx.torch")
 
 
 def event(
-    kind: str, done: str, sample: Sample, error: BaseException, length: int | None = None
+    kind: str, done: str, sample: PlannedSample, error: BaseException, length: int | None = None
 ) -> dict[str, Any]:
     """One event as a plain dict, which goes into JSON and through a queue.
 

@@ -155,9 +155,8 @@ def loss_targets(batch: Batch, weights: LossWeights) -> tuple[Tensor, Tensor]:
     if "shift_labels" in batch:
         return labels, per_token
     # The first label of each sample is masked, so nothing is predicted across its border.
-    return functional.pad(labels[..., 1:], (0, 1), value=IGNORE), functional.pad(
-        per_token[..., 1:], (0, 1)
-    )
+    shifted = functional.pad(per_token[..., 1:], (0, 1))
+    return functional.pad(labels[..., 1:], (0, 1), value=IGNORE), shifted
 
 
 def segment_numbers(batch: Batch) -> Tensor:
@@ -176,8 +175,7 @@ def segment_numbers(batch: Batch) -> Tensor:
         positions = batch["position_ids"]
         starts = (positions[0] if positions.ndim > labels.ndim else positions) == 0
     starts[..., 0] = True
-    numbers: Tensor = starts.flatten().cumsum(0) - 1
-    return numbers.view_as(labels)
+    return (starts.flatten().cumsum(0) - 1).view_as(labels)
 
 
 def batch_weight(batch: Batch, weights: LossWeights) -> float:

@@ -42,7 +42,7 @@ class Segment(NamedTuple):
         return length_of(self.tensors)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Pack:
     """Pack `pack_id` of a plan: what is left of its samples, read, encoded and cut as planned.
 
@@ -70,6 +70,13 @@ class Pack:
     stream: dict[str, Any] | None = None
     pixel_table: NDArray[np.float32] | None = None
 
+    def __len__(self) -> int:
+        return len(self.sample_ids)
+
+    def __repr__(self) -> str:
+        tokens = sum(segment.length for segment in self.segments)
+        return f"Pack(pack_id={self.pack_id}, {len(self)} samples, {tokens:,} tokens)"
+
     @property
     def samples(self) -> list[Sample]:
         """The tensors of each sample, without padding; what is changed in them is joined.
@@ -79,7 +86,7 @@ class Pack:
         - every other per-token tensor that `encode` returned, [T]
         - the tensors of its media, as `encode` returned them
         """
-        return [segment.tensors for segment in self.segments[: len(self.sample_ids)]]
+        return [segment.tensors for segment in self.segments[: len(self)]]
 
     def alone(self) -> list[Pack]:
         """Each sample as a pack of its own, without padding."""

@@ -110,10 +110,9 @@ def adjacent(tensors: Sequence[Tensor]) -> Tensor | None:
     first = tensors[0]
     at, where = first.storage_offset(), first.untyped_storage().data_ptr()
     for tensor in tensors:
-        if tensor.shape[1:] != first.shape[1:] or tensor.dtype != first.dtype:
-            return None
+        is_alike = tensor.shape[1:] == first.shape[1:] and tensor.dtype == first.dtype
         is_next = tensor.untyped_storage().data_ptr() == where and tensor.storage_offset() == at
-        if not (is_next and tensor.is_contiguous()):
+        if not (is_alike and is_next and tensor.is_contiguous()):
             return None
         at += tensor.numel()
     rows = sum(len(tensor) for tensor in tensors)

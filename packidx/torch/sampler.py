@@ -110,6 +110,11 @@ class PackSampler(Sampler[int]):
         return self._dealing.num_steps
 
     @property
+    def step(self) -> int:
+        """Optimizer steps of this epoch whose packs have been yielded, over all ranks."""
+        return self._position // self.global_batch
+
+    @property
     def left_out(self) -> list[int]:
         """Pack ids of the one incomplete step that this epoch leaves out, in order."""
         return [int(pack) for pack in self._dealing.left_out()]
@@ -264,6 +269,7 @@ class OrderedPacks(Dataset[Pack]):
             IndexError: there is no such item.
         """
         item = operator.index(i)
+        item += len(self) * (item < 0)
         if not 0 <= item < len(self):
             raise IndexError(f"item {item} is outside [0, {len(self)}), the packs of this run")
         epoch, position = divmod(item, self._per_epoch)

@@ -60,11 +60,8 @@ class StepLog:
             raise OptionError(f"flush_steps is {flush_steps}: it must be at least 1")
         self.folder, self.sampler = os.fspath(folder), sampler
         make_folder(self.folder)
-        run = {
-            "snapshot_id": sampler.index.id,
-            "seed": sampler.seed,
-            "global_batch": sampler.global_batch,
-        }
+        run = {"snapshot_id": sampler.index.id, "seed": sampler.seed}
+        run["global_batch"] = sampler.global_batch
         if log_parts(self.folder):
             last = pq.read_table(log_files(self.folder)[-1], columns=[*run])
             (before,) = last.slice(0, 1).to_pylist()
@@ -140,13 +137,9 @@ class StepLog:
             self.close()
             self._session = time.time_ns()
         self._last = place
-        row: dict[str, Any] = {
-            "session": self._session,
-            "epoch": sampler.epoch,
-            "step": step,
-            "seconds": seconds,
-        }
-        row |= {"rank": sampler.rank, "world_size": sampler.world_size, "grad_norm": grad_norm}
+        row: dict[str, Any] = {"session": self._session, "epoch": sampler.epoch, "step": step}
+        row |= {"rank": sampler.rank, "world_size": sampler.world_size}
+        row |= {"seconds": seconds, "grad_norm": grad_norm}
         self._rows.append({**self._run, **row, "packs": packs, "samples": self._batches})
         self._batches = []
         if len(self._rows) == self._flush_steps:

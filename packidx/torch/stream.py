@@ -20,7 +20,7 @@ from packidx.digests import canonical_json, digest
 from packidx.errors import FormatError, MismatchError, OptionError, PackidxError, SourceError
 from packidx.format.schema import fields_of
 from packidx.format.terms import LOG_RECIPE
-from packidx.index import Pack as PlannedPack
+from packidx.index import PlannedPack
 from packidx.index.order import check_rank, whole_number
 from packidx.io import files
 from packidx.pack.streams import WINDOW, check_lanes, least_lanes

@@ -20,10 +20,9 @@ from packidx.errors import BadRecord, OptionError, SourceError
 from packidx.format.index import IndexManifest, LengthsOf, Options, Result, Source
 from packidx.format.lengths import LengthsManifest, known_table
 from packidx.format.manifest import DEFAULT, as_planned, decoded
-from packidx.format.schema import LENGTHS, METHODS, PLANNED_MEDIA, Sample
+from packidx.format.schema import LENGTHS, METHODS, PLANNED_MEDIA, PlannedSample
 from packidx.hashing import derive_key, hash_ints, hash_numbered
-from packidx.index import Index
-from packidx.index import Pack as PlannedPack
+from packidx.index import Index, PlannedPack
 from packidx.io.copies import StoredFile, local_copies
 from packidx.pack.solve import Problem
 from packidx.pack.streams import Copies, LaneOrder, expected_copies, most_copies, pack_window
@@ -225,11 +224,11 @@ class StreamIndex(Index):
         padded = -(-start // options.pad_pack_to) * options.pad_pack_to
         return PlannedPack(place, {**stats, "padded_length": padded}, samples)
 
-    def _sample(self, row: int, copy: int, length: int, **placed: int) -> Sample:
-        names = [name for name in self._rows.column_names if name in Sample._fields]
+    def _sample(self, row: int, copy: int, length: int, **placed: int) -> PlannedSample:
+        names = [name for name in self._rows.column_names if name in PlannedSample._fields]
         values: dict[str, Any] = {name: self._rows[name][row].as_py() for name in names}
         values |= {"copy": copy, "length": length, **placed}
-        return Sample(**{**dict.fromkeys(_UNPLACED, 0), "label_tokens": None, **values})
+        return PlannedSample(**{**dict.fromkeys(_UNPLACED, 0), "label_tokens": None, **values})
 
     def _count(self, come: Copies, epoch: int, counted: list[int], most: int) -> None:
         """Count at most so many more records of a window, behind those that are `counted`."""

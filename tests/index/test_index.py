@@ -18,7 +18,7 @@ from packidx.digests import file_digest
 from packidx.errors import FormatError, NotFoundInIndex
 from packidx.format.index import TableFile
 from packidx.format.parquet import footer_crc, open_writer
-from packidx.index import Index, Pack, Sample
+from packidx.index import Index, PlannedPack, PlannedSample
 from packidx.index.row_groups import RowGroups
 
 
@@ -67,12 +67,15 @@ def crc_of(path: Path) -> str:
     return footer_crc(pa.OSFile(str(path)))
 
 
-def by_tables(index: Index) -> list[Pack]:
+def by_tables(index: Index) -> list[PlannedPack]:
     """All packs of an index, made of its whole tables."""
-    samples: dict[int, list[Sample]] = {}
+    samples: dict[int, list[PlannedSample]] = {}
     for row in index.samples().to_pylist():
-        samples.setdefault(row["pack_id"], []).append(Sample(**row))
-    return [Pack(row["pack_id"], row, samples[row["pack_id"]]) for row in index.packs().to_pylist()]
+        samples.setdefault(row["pack_id"], []).append(PlannedSample(**row))
+    return [
+        PlannedPack(row["pack_id"], row, samples[row["pack_id"]])
+        for row in index.packs().to_pylist()
+    ]
 
 
 def test_packs_by_number_equal_the_tables(index: Index, in_pieces: Index) -> None:

@@ -60,6 +60,13 @@ def flipped(index: Index) -> Any:
     return read(index)
 
 
+def swapped(index: Index) -> Any:
+    processor = Path(index.path).with_name("processor")
+    processor.mkdir()
+    (processor / "tokenizer_config.json").write_text("{}")
+    return PackedDataset(processor, index.path)
+
+
 def bare(index: Index) -> Any:
     """A snapshot of a bare table has no shards: what a row calls one is nobody's."""
     place = Path(index.path).with_name("bare")
@@ -97,6 +104,7 @@ def model_of(attention: str) -> Any:
         (lambda i: read(i, on_bad="hole"), OptionError, "on_bad 'hole' is not one of"),
         (lambda i: PackedDataset(i, SyntheticEncode())[10**6], IndexError, "has packs 0 to 5"),
         (lambda i: PackedDataset(i, None), OptionError, "encode is None: give a processor's"),
+        (swapped, NotFoundInIndex, "the index comes before the processor"),
         (lambda i: PackSampler(PackedDataset(i, print)), OptionError, "index is a Packed"),
         (lambda i: ordered(i, seed=-1), OptionError, "seed is -1: it must be at least 0"),
         (lambda i: ordered(i, epochs=0), OptionError, "epochs is 0: it must be at least 1"),

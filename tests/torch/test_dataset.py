@@ -67,7 +67,12 @@ def test_indexing(index: Index) -> None:
     last = len(dataset) - 1
     assert dataset[np.int64(last)].pack_id == last
     assert dataset[torch.tensor(last)].pack_id == last
-    for bad in (-1, len(dataset), 10**12):
+    assert dataset[-1].pack_id == last
+    assert [pack.pack_id for pack in dataset[last - 1 :]] == [last - 1, last]
+    pack = dataset[0]
+    assert len(pack) == len(pack.sample_ids)
+    assert len(repr(pack)) < 100
+    for bad in (-len(dataset) - 1, len(dataset), 10**12):
         with pytest.raises(IndexError):
             dataset[bad]
     assert len(list(dataset)) == len(dataset)  # the sequence protocol ends at IndexError

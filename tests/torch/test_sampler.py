@@ -65,6 +65,7 @@ def test_ranks_partition_the_packs(layout: tuple[Index, int, int], seed: int, ep
     assert {len(one) for one in packs} == {len(samplers[0])}
     steps = index.num_packs // batch
     assert samplers[0].num_steps == steps and len(samplers[0]) == steps * batch // world_size
+    assert [sampler.step for sampler in samplers] == [steps] * world_size
     left_out = samplers[0].left_out
     assert len(left_out) < batch
     assert sorted(sum(packs, []) + left_out) == list(range(index.num_packs))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packidx import pack_now
+from packidx import balance_micro_batches
 from packidx.errors import OptionError
 
 CAPACITY = 8192
@@ -43,7 +43,7 @@ def mixes(number: int) -> dict[str, list[int]]:
 @pytest.mark.parametrize("name", ["log-normal", "uniform", "bimodal"])
 def test_costs_are_as_equal_as_karmarkar_and_karp_make_them(number: int, name: str) -> None:
     lengths = mixes(number)[name]
-    dealt = pack_now(lengths, CAPACITY, ranks=4)
+    dealt = balance_micro_batches(lengths, CAPACITY, ranks=4)
     micro_batches = sum(map(len, dealt.ranks))
     largest = karmarkar_karp([float(length) for length in lengths], micro_batches)
     assert dealt.costs.max() <= largest
@@ -65,7 +65,7 @@ def test_every_sample_once_and_as_many_micro_batches_on_each_rank(
     if grouped and len(set(groups or ())) < ranks:
         return
     try:
-        dealt = pack_now(lengths, 100, ranks=ranks, groups=groups, cost=cost)
+        dealt = balance_micro_batches(lengths, 100, ranks=ranks, groups=groups, cost=cost)
     except OptionError as error:  # each sample or group takes a micro-batch of its own
         assert "nothing to fill more with" in str(error)
         assert len(set(groups or lengths)) % ranks or len(lengths) % ranks
@@ -86,7 +86,7 @@ def test_every_sample_once_and_as_many_micro_batches_on_each_rank(
 
 
 def test_micro_batches_at_one_turn_cost_about_the_same() -> None:
-    dealt = pack_now(mixes(256)["log-normal"], CAPACITY, ranks=4)
+    dealt = balance_micro_batches(mixes(256)["log-normal"], CAPACITY, ranks=4)
     spread = np.ptp(dealt.costs, axis=0)
     assert spread.sum() < np.ptp(dealt.costs) * dealt.costs.shape[1] / 2
     assert 1 <= dealt.balance < 1.2
@@ -96,8 +96,10 @@ def test_micro_batches_at_one_turn_cost_about_the_same() -> None:
 def test_more_micro_batches_than_needed_balance_better(ranks: int) -> None:
     lengths = np.random.default_rng(0).lognormal(7, 0.4, 256).astype(int).tolist()
     cost = [24_576.0 * length + length**2 for length in lengths]
-    fewest = pack_now(lengths, CAPACITY, ranks=ranks, cost=cost)
-    more = pack_now(lengths, CAPACITY, ranks=ranks, cost=cost, at_least=fewest.costs.size + 4)
+    fewest = balance_micro_batches(lengths, CAPACITY, ranks=ranks, cost=cost)
+    more = balance_micro_batches(
+        lengths, CAPACITY, ranks=ranks, cost=cost, at_least=fewest.costs.size + 4
+    )
     assert more.costs.size == -(-(fewest.costs.size + 4) // ranks) * ranks
     assert more.costs.max() < fewest.costs.max()
 
@@ -119,4 +121,4 @@ def test_more_micro_batches_than_needed_balance_better(ranks: int) -> None:
 )
 def test_what_cannot_be_dealt(lengths: list[int], options: dict[str, object], words: str) -> None:
     with pytest.raises(OptionError, match=words):
-        pack_now(lengths, CAPACITY, **options)  # type: ignore[arg-type]
+        balance_micro_batches(lengths, CAPACITY, **options)  # type: ignore[arg-type]

@@ -38,7 +38,7 @@ class MicroBatches:
         return float(self.costs.max() / self.costs.mean()) if self.costs.any() else 1.0
 
 
-def pack_now(
+def balance_micro_batches(
     lengths: Sequence[int] | npt.NDArray[Any],
     capacity: int,
     *,
