@@ -18,24 +18,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from packidx.errors import FormatError, OptionError
-from packidx.estimate.counter import CounterSettings, RecordCounter
-from packidx.estimate.job import (
-    EstimateJob,
-    difference,
-    draft_manifest,
-    job_shards,
-    make_manifest,
-    planless,
-)
+from packidx.estimate.counter import CounterSettings, RecordCounter, job_shards
+from packidx.estimate.job import EstimateJob, make_manifest, planless, recipe, spelling
 from packidx.estimate.parts import OldRows, finished_parts, rows_in, stated_sums
-from packidx.estimate.summary import (
-    CountSummary,
-    check_rejected,
-    dated,
-    read_limit,
-)
+from packidx.estimate.summary import CountSummary, check_rejected, dated, read_limit
 from packidx.estimate.survey import survey
-from packidx.estimate.tasks import PartPlan, make_parts, plan_parts
+from packidx.estimate.tasks import make_parts, plan_parts
 from packidx.estimate.user_encoder import Encode
 from packidx.format.lengths import KIND, LengthsManifest, existing_manifest
 from packidx.format.manifest import DEFAULT, Layout, Shard, compared_of
@@ -203,19 +191,24 @@ def estimate_lengths(
     )
     forget_media()
     with open_workers(engine, workers) as counting:
-        counter = RecordCounter(settings, settings.load())
+        counter = RecordCounter(settings)
         known = [] if earlier is None else [_known_scans(earlier)]
         scans = scan_shards(shards, num_processes, progress, *known)
         takes_media = counter.files is None or counter.files.image_settings is not None
         own = job_shards(shards, scans, takes_media, root, remote)
         job = EstimateJob(own, counter, root, remote)
         survey(job)
-        may_reuse = earlier is not None or reason is not None
+        draft, may_reuse = make_manifest(job), earlier is not None or reason is not None
         rows, resumed = dict[str, OldRows](), 0
         if earlier is not None:
-            rows, reason = _old_rows(output, earlier, job)
-        plans = plan_parts(job, rows)
-        if existed := earlier is not None and _is_made_of(earlier, job, plans):
+            rows, reason = _old_rows(output, earlier, draft, counter.is_known)
+        plans = plan_parts(job, draft, rows)
+        existed = False
+        if earlier is not None and not any(plan.counted for plan in plans):
+            names = [file.path.rpartition("-")[0] for file in earlier.files]
+            is_made_of = names == [plan.name for plan in plans]
+            existed = is_made_of and spelling(draft) == spelling(earlier)
+        if existed and earlier is not None:
             manifest = earlier
             discard_abandoned(output)
             remove_stale(output, KIND, [file.path for file in manifest.files])
@@ -223,11 +216,9 @@ def estimate_lengths(
             uploaded = functools.partial(progress, "upload")
             with replacing(output, KIND, "fresh" if fresh else "", uploaded) as built:
                 finished = rows_in(finished_parts(built.table)) if counter.is_known else {}
-                plans = plan_parts(job, rows | finished)
+                plans = plan_parts(job, draft, rows | finished)
                 parts = make_parts(job, plans, built.table, counting, progress)
-                storage.overlapped(
-                    lambda each: check_unchanged(each.context.file.path, each.stated), own
-                )
+                storage.overlapped(lambda each: check_unchanged(each.file.path, each.stated), own)
                 manifest = make_manifest(job, parts)
                 built.keep([file.path for file in manifest.files])
                 files.write_json(os.path.join(built.table, KIND.manifest), manifest.to_json())
@@ -283,39 +274,20 @@ def _known_scans(manifest: LengthsManifest) -> Callable[[InputFile], Shard | Non
 
 
 def _old_rows(
-    path: str, manifest: LengthsManifest, job: EstimateJob
+    path: str, manifest: LengthsManifest, draft: LengthsManifest, is_known: bool
 ) -> tuple[dict[str, OldRows], str | None]:
-    """Return the rows of a table that `job` can reuse by the keys of their tasks, and why none.
+    """Return the rows of a table that can be reused by the keys of their tasks, and why none.
 
     Raises:
         OSError: a part cannot be read.
     """
-    reason = difference(draft_manifest(job), manifest)
-    if not job.counter.is_known:
+    now, was = recipe(draft), recipe(manifest)
+    names = [name for name in {**now, **was} if now.get(name) != was.get(name)]
+    reason = f"counted with another {', '.join(names).replace('_', ' ')}" if names else None
+    if not is_known:
         reason = "its encoder has no fingerprint to be known by"
     try:
         stored = [file.within(path) for file in manifest.files if reason is None]
         return rows_in(zip(stored, manifest.keys or (), strict=False)), reason
     except FormatError as error:
         return {}, str(error).partition(":")[0]
-
-
-def _is_made_of(manifest: LengthsManifest, job: EstimateJob, plans: Sequence[PartPlan]) -> bool:
-    """Return True if `job`, all of whose parts these are, would make this very table."""
-    names = [file.path.rpartition("-")[0] for file in manifest.files]
-    return (
-        not any(plan.counted for plan in plans)
-        and [plan.name for plan in plans] == names
-        and _stated(draft_manifest(job)) == _stated(manifest)
-    )
-
-
-def _stated(manifest: LengthsManifest) -> list[Any]:
-    """Return the members of a manifest that counting does not change, without times of change."""
-    return [
-        *(manifest.options, manifest.transform, manifest.software),
-        manifest.encoder and replace(manifest.encoder, compared=None),
-        manifest.text_engine,
-        [replace(shard, version=None) for shard in manifest.shards],
-        [(each.name, each.media_root, each.remote_media, each.layout) for each in manifest.sources],
-    ]

@@ -17,7 +17,7 @@ from packidx.encode.loading import load_processor
 from packidx.errors import BadRecord, LimitError, MismatchError, OptionError
 from packidx.estimate.compare import Comparer
 from packidx.estimate.user_encoder import Encode, Measured, UserEncoder, measure_sample
-from packidx.format.manifest import Compared, RecordRange
+from packidx.format.manifest import Compared, RecordRange, Shard, as_planned
 from packidx.io import storage
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
@@ -34,28 +34,24 @@ from packidx.records.media.opener import (
     media_info,
 )
 from packidx.records.media.paths import MediaRoot
+from packidx.records.media.references import LIST_KEYS
 from packidx.records.read import Change, ReadRecord, RecordReader, opened_record, read_records
-from packidx.records.shards import InputFile
+from packidx.records.shards import InputFile, short_names
 from packidx.user_code import Function, Transform
 
 
 @dataclass(frozen=True, slots=True)
 class CounterSettings:
-    """Settings that decide a record's counts; picklable if what the user gave is."""
+    """Settings that decide a record's counts, as of `estimate_lengths`; picklable if what the user
+    gave is."""
 
     processor: str | None = None
-    """Folder or name."""
     processor_settings: Mapping[str, Any] = field(default_factory=dict)
-    """In place of the folder's own (`packidx.processor.folder.Given`)."""
     trust_remote_code: bool = False
-    """Whether code in the processor's folder is run."""
     labels: str | None = None
-    """Label policy in words (`LabelPolicy.parse`); None is the default."""
     encode: str | Encode | None = None
-    """The user's own encoder, or ``module:NAME`` of it."""
     transform: str | Function | None = None
     seed: int = 0
-    """Of the transform."""
 
     def __post_init__(self) -> None:
         if self.encode is not None and self.processor is not None:
@@ -104,7 +100,7 @@ class RecordCounter:
 
     Args:
         settings: how to count.
-        files: what `settings` load as a processor: a worker gets the parent's.
+        files: what `settings` load as a processor, where another process has loaded it.
         compared: kinds that the parent compared.
         is_fast: True if gigatoken tokenizes.
 
@@ -124,6 +120,7 @@ class RecordCounter:
         compared: Compared | None = None,
         is_fast: bool = False,
     ) -> None:
+        files = files or settings.load()
         self.settings, self.files = settings, files
         self.encoder = None if settings.encode is None else UserEncoder(settings.encode)
         changes = settings.transform
@@ -135,20 +132,17 @@ class RecordCounter:
             self.counter.text.fast = Gigatoken(files.tokenizer) if is_fast else None
             self.comparer = Comparer(files, compared)
 
-    def fingerprint(self) -> str | None:
-        """The encoder's or the processor's; None where there is none that could be compared."""
-        counts = self.counter if self.encoder is None else self.encoder
-        return counts.fingerprint()
-
     @property
     def fingerprints(self) -> tuple[str | None, str | None]:
-        """All that tells two counters apart."""
-        return self.fingerprint(), None if self.transform is None else self.transform.fingerprint
+        """Of the encoder or the processor, and of the transform: all that tells two counters apart,
+        unless an encoder has none."""
+        counts = self.counter if self.encoder is None else self.encoder
+        return counts.fingerprint(), None if (made := self.transform) is None else made.fingerprint
 
     @property
     def is_known(self) -> bool:
         """Return whether `fingerprints` tell this counter from every other one."""
-        return self.encoder is None or self.encoder.fingerprint() is not None
+        return self.encoder is None or self.fingerprints[0] is not None
 
     def in_workers(self) -> Callable[[], RecordCounter]:
         """Return what makes this counter in another process."""
@@ -159,7 +153,7 @@ class RecordCounter:
         return functools.partial(_start, *given, fingerprints=self.fingerprints)
 
     def compare(
-        self, item: ExaminedRecord, shard: ShardContext, record: ReadRecord, *, only: bool = False
+        self, item: ExaminedRecord, shard: JobShard, record: ReadRecord, *, only: bool = False
     ) -> None:
         """Build a record with the real processor if its kind is new, or is not counted by rules.
 
@@ -224,12 +218,15 @@ BATCH = 512
 """Records that are tokenised together."""
 
 _MAX_TOKENS = 2**31 - 1  # the columns are int32
+_MEDIA = frozenset(keys[0] for keys in LIST_KEYS.values())  # which a source is said not to have
 
 
 @dataclass(frozen=True, slots=True)
-class ShardContext:
-    """All that the rows of one shard have in common."""
+class JobShard:
+    """A shard that is counted, and what its rows have in common."""
 
+    stated: Shard
+    """As the manifest has it; a task's has no ranges."""
     number: int
     name: str
     """File name, or the shortest path suffix that tells it from the table's other shards."""
@@ -239,27 +236,43 @@ class ShardContext:
     has_media: bool
     """Whether records of its source may have media: only where none has is a placeholder text."""
 
+    def of_task(self) -> JobShard:
+        """Return the shard without its ranges."""
+        return replace(self, stated=as_planned(self.stated))
 
-def read_shard(
-    shard: ShardContext,
-    part: RecordRange,
-    columns: dict[str, str] | None = None,
-    change: Change | None = None,
-) -> Iterator[ReadRecord]:
-    """Yield the records of a range of a shard.
+    def read(
+        self,
+        part: RecordRange,
+        columns: dict[str, str] | None = None,
+        change: Change | None = None,
+    ) -> Iterator[ReadRecord]:
+        """Yield the records of a range; `columns` and `change` as of `RecordReader`."""
+        file = self.file
+        reader = RecordReader(file.layout, change, columns, has_media=self.has_media)
+        return read_records(file.path, part, reader, file.container)
 
-    Args:
-        columns: as of `RecordReader`.
-        change: as of `RecordReader`.
-    """
-    file = shard.file
-    reader = RecordReader(file.layout, change, columns, has_media=shard.has_media)
-    return read_records(file.path, part, reader, file.container)
+
+def job_shards(
+    files: Sequence[InputFile],
+    scans: Sequence[Shard],
+    takes_media: bool,
+    media_root: str | None,
+    remote_media: tuple[str, ...],
+) -> tuple[JobShard, ...]:
+    """Return the shards of a job, and what the rows of each have in common."""
+    shards, names = [], short_names([file.path for file in files])
+    for number, (file, scan, name) in enumerate(zip(files, scans, names, strict=True)):
+        stated = media_root or file.layout.media_root
+        folder = (os.path.dirname(file.path) or ".") if stated is None else stated
+        root = MediaRoot(folder, stated is not None, remote_media)
+        has_media = takes_media and _MEDIA.isdisjoint(file.layout.ignore)
+        shards.append(JobShard(scan, number, name, file, root, has_media))
+    return tuple(shards)
 
 
 def examine_batch(
     records: Iterable[ReadRecord],
-    shard: ShardContext,
+    shard: JobShard,
     shift: int,
     counter: RecordCounter,
     *,

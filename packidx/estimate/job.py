@@ -2,48 +2,27 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-from msgspec import to_builtins
 from msgspec.structs import replace
 
-from packidx.digests import canonical_json, digest
-from packidx.estimate.counter import RecordCounter, ShardContext
+from packidx.estimate.counter import JobShard, RecordCounter
 from packidx.estimate.parts import Part, Sums, numbers_of, stated_sums
-from packidx.format import schema
 from packidx.format.lengths import LengthsManifest, Source, fingerprint
 from packidx.format.manifest import (
     DEFAULT,
     Compared,
     Encoder,
     Layout,
-    RecordRange,
-    Shard,
     Transform,
     compared_of,
     decoded,
     sealed,
 )
-from packidx.io import urls
-from packidx.records.containers.registry import container
-from packidx.records.media.paths import MediaRoot
-from packidx.records.media.references import LIST_KEYS
 from packidx.records.read import merge_columns
-from packidx.records.shards import InputFile, short_names
 from packidx.software import software
-
-_MEDIA = frozenset(keys[0] for keys in LIST_KEYS.values())  # which a source is said not to have
-
-
-class JobShard(NamedTuple):
-    """A shard that is counted."""
-
-    context: ShardContext
-    stated: Shard
-    """As the manifest has it."""
 
 
 @dataclass
@@ -64,30 +43,10 @@ class EstimateJob:
     """True if the transform makes different records of two copies of one."""
 
 
-def job_shards(
-    files: Sequence[InputFile],
-    scans: Sequence[Shard],
-    takes_media: bool,
-    media_root: str | None,
-    remote_media: tuple[str, ...],
-) -> tuple[JobShard, ...]:
-    """Return the shards of a job, and what the rows of each have in common."""
-    names = short_names([file.path for file in files])
-    shards = []
-    for number, (file, scan, name) in enumerate(zip(files, scans, names, strict=True)):
-        stated = media_root or file.layout.media_root
-        folder = (os.path.dirname(file.path) or ".") if stated is None else stated
-        root = MediaRoot(folder, stated is not None, remote_media)
-        has_media = takes_media and _MEDIA.isdisjoint(file.layout.ignore)
-        context = ShardContext(number, name, file, root, has_media)
-        shards.append(JobShard(context, scan))
-    return tuple(shards)
-
-
-def _recipe(manifest: LengthsManifest) -> dict[str, Any]:
+def recipe(manifest: LengthsManifest) -> dict[str, Any]:
     """Return by name all that decides rows, except records and media."""
     encoder, compared = manifest.encoder, compared_of(manifest.encoder)
-    recipe = {
+    named = {
         **manifest.options,
         "encoder": encoder and replace(encoder, name=None, compared=None).to_json(),
         "transform": manifest.transform and replace(manifest.transform, is_random=False).to_json(),
@@ -96,47 +55,15 @@ def _recipe(manifest: LengthsManifest) -> dict[str, Any]:
         **manifest.software,
     }
     if encoder is not None:
-        del recipe["processor"]  # its fingerprint names it, however its folder is spelt
-    return recipe
+        del named["processor"]  # its fingerprint names it, however its folder is spelt
+    return named
 
 
-def difference(mine: LengthsManifest, theirs: LengthsManifest) -> str | None:
-    """Return in words what `theirs` has another recipe in."""
-    now, was = _recipe(mine), _recipe(theirs)
-    names = [name for name in {**now, **was} if now.get(name) != was.get(name)]
-    return f"counted with another {', '.join(names).replace('_', ' ')}" if names else None
-
-
-class Task(NamedTuple):
-    """A range of a shard that is counted, and where its rows stand in the table."""
-
-    shard: ShardContext
-    range: RecordRange
-    first_id: int
-    """sample_id of its first row."""
-    key: str
-    """Digest of all that decides its rows, except their place in the table."""
-
-
-def list_tasks(job: EstimateJob) -> Iterator[Task]:
-    """Yield the tasks of a job, whose text engine and comparison are decided, in order."""
-    versions = [schema.FORMAT_VERSION, str(schema.LENGTHS_WITH_SPANS)]
-    recipe = _recipe(draft_manifest(job))
-    head = digest(canonical_json([recipe, job.counter.fingerprints, versions]))
-    first_id = 0
-    for context, stated in job.shards:
-        root, layout = context.root, planless(context.file.layout)
-        places = [context.file.path, root.folder, *root.elsewhere]
-        named = [context.name, *map(urls.absolute, places)]
-        content = [stated.container, stated.fingerprint, stated.rows]
-        if not container(stated.container).hashes_all:
-            content += [stated.bytes, stated.version]
-        shared = digest(canonical_json([head, named, layout.to_json(), content]))
-        for part in stated.ranges:
-            drawn = None if job.counter.transform is None else first_id  # it draws by sample ids
-            key = digest(canonical_json([shared, to_builtins(part), drawn]))[:32]
-            yield Task(context, part, first_id, key)
-            first_id += part.num_records
+def spelling(manifest: LengthsManifest) -> list[Any]:
+    """Return what a manifest says of its recipe and shards besides what decides rows."""
+    encoder, shards = manifest.encoder, [shard.uri for shard in manifest.shards]
+    places = [(each.media_root, each.remote_media, each.layout) for each in manifest.sources]
+    return [manifest.options, encoder and encoder.name, manifest.text_engine, shards, places]
 
 
 def planless(layout: Layout) -> Layout:
@@ -146,13 +73,13 @@ def planless(layout: Layout) -> Layout:
 
 def _encoder(counter: RecordCounter, compared: Compared | None) -> Encoder | None:
     """Return what builds the samples that are counted; None if it is not known."""
-    files, settings = counter.files, counter.settings
+    files, settings, own = counter.files, counter.settings, counter.fingerprints[0]
     if counter.encoder is not None:
-        return Encoder(fingerprint=counter.fingerprint(), name=counter.encoder.name)
+        return Encoder(fingerprint=own, name=counter.encoder.name)
     if files is None:
         return None
     return Encoder(
-        fingerprint=counter.fingerprint(),
+        fingerprint=own,
         name=settings.processor,
         labels=settings.labels,
         settings=files.settings,
@@ -162,15 +89,9 @@ def _encoder(counter: RecordCounter, compared: Compared | None) -> Encoder | Non
     )
 
 
-def make_manifest(job: EstimateJob, parts: Sequence[Part]) -> LengthsManifest:
-    """The manifest of a finished table."""
-    manifest = draft_manifest(job, parts)
-    return sealed(replace(manifest, fingerprint=fingerprint(manifest.to_json())))
-
-
-def draft_manifest(job: EstimateJob, parts: Sequence[Part] = ()) -> LengthsManifest:
-    """Return the manifest of a table with these parts, without digests."""
-    layouts = {shard.stated.source: shard.context.file.layout for shard in job.shards}
+def make_manifest(job: EstimateJob, parts: Sequence[Part] = ()) -> LengthsManifest:
+    """Return the manifest of a table with these parts; without any, what is known before."""
+    layouts = {shard.file.source: shard.file.layout for shard in job.shards}
     totals = {name: Sums() for name in layouts}
     columns = {name: dict[str, str]() for name in layouts}
     total, rare = Sums(), dict[str, str | None]()
@@ -178,19 +99,18 @@ def draft_manifest(job: EstimateJob, parts: Sequence[Part] = ()) -> LengthsManif
         for name, own in part.sources.items():
             totals[name].update(own)
             total.update(own)
-    sources = (shard.stated.source for shard in job.shards for _ in shard.stated.ranges)
+    sources = (shard.file.source for shard in job.shards for _ in shard.stated.ranges)
     for name, task in zip(sources, (task for part in parts for task in part.tasks), strict=False):
         merge_columns(columns[name], task.columns)
         rare |= task.kinds
-    compared, transform = job.compared, job.counter.transform
+    compared, transform, counter = job.compared, job.counter.transform, job.counter
     if compared is not None:
         rare, built = dict(sorted(rare.items())), total["num_built", ""]
         compared = replace(compared, rare=rare, num_built=built)
-    rejected, settings = numbers_of(total, "rejected"), job.counter.settings
-    encode, files = job.counter.encoder, job.counter.files
+    rejected, settings, files = numbers_of(total, "rejected"), counter.settings, counter.files
     options: dict[str, Any] = {
         "processor": settings.processor,
-        "encode": None if encode is None else encode.name,
+        "encode": counter.encoder and counter.encoder.name,
         "labels": settings.labels,
         "media_root": job.media_root,
         "remote_media": list(job.remote_media),
@@ -200,11 +120,11 @@ def draft_manifest(job: EstimateJob, parts: Sequence[Part] = ()) -> LengthsManif
         options["processor_settings"] = files.overrides
     if settings.trust_remote_code:
         options["trust_remote_code"] = True
-    return LengthsManifest(
+    manifest = LengthsManifest(
         fingerprint="",
         num_samples=total["num_samples", ""],
         num_rejected=sum(rejected.values()),
-        encoder=_encoder(job.counter, compared),
+        encoder=_encoder(counter, compared),
         options=options,
         transform=None
         if transform is None
@@ -217,7 +137,7 @@ def draft_manifest(job: EstimateJob, parts: Sequence[Part] = ()) -> LengthsManif
                 media_root=job.media_root or layout.media_root,
                 remote_media=tuple(job.remote_media),
                 layout=None if layout == DEFAULT else layout,
-                columns=None if job.counter.encoder else dict(sorted(columns[name].items())),
+                columns=None if counter.encoder else dict(sorted(columns[name].items())),
                 **stated_sums(totals[name]),
             )
             for name, layout in layouts.items()
@@ -229,3 +149,4 @@ def draft_manifest(job: EstimateJob, parts: Sequence[Part] = ()) -> LengthsManif
         num_media=total["num_media", ""],
         software=software(),
     )
+    return sealed(replace(manifest, fingerprint=fingerprint(manifest.to_json())))

@@ -13,10 +13,9 @@ from typing import Any
 from packidx.errors import BadRecord, OptionError, SourceError
 from packidx.estimate.counter import (
     ExaminedRecord,
+    JobShard,
     RecordCounter,
-    ShardContext,
     examine_batch,
-    read_shard,
 )
 from packidx.estimate.job import EstimateJob
 from packidx.format.manifest import RecordRange
@@ -68,22 +67,22 @@ def _check_columns(job: EstimateJob) -> None:
     """
     counter, left = job.counter, dict[str, list[str]]()
     change = None if counter.transform is None else counter.transform.apply
-    places: dict[str, list[tuple[ShardContext, RecordRange]]] = {}
+    places: dict[str, list[tuple[JobShard, RecordRange]]] = {}
     for shard in job.shards:
-        own = places.setdefault(shard.stated.source, [])
-        own += [(shard.context, part) for part in shard.stated.ranges]
+        own = places.setdefault(shard.file.source, [])
+        own += [(shard, part) for part in shard.stated.ranges]
     for source, ranges in places.items():
         layout = ranges[0][0].file.layout if ranges else None
         if layout is None or (counter.encoder is not None and (change or not layout.columns)):
             continue
         uses, seen, rest = dict[str, str](), set[str](), _NUM_FIRST
-        for number, (context, part) in enumerate(ranges):
+        for number, (shard, part) in enumerate(ranges):
             is_more = bool(layout.columns) and number % max(1, len(ranges) // _NUM_RANGES) == 0
             most = rest or _NUM_MORE * is_more
             if not most:
                 continue
-            file = context.file
-            reader = RecordReader(layout, change, uses, has_media=context.has_media)
+            file = shard.file
+            reader = RecordReader(layout, change, uses, has_media=shard.has_media)
             raws = container(file.container, layout.delimiter).read(file.path, part)
             for raw in itertools.islice(raws, most):
                 rest = max(0, rest - 1)
@@ -127,13 +126,13 @@ class _Twice:
 
 def _batches(
     job: EstimateJob, transform: _Twice | None
-) -> Iterator[tuple[ShardContext, Iterator[ReadRecord]]]:
+) -> Iterator[tuple[JobShard, Iterator[ReadRecord]]]:
     """Yield at most `NUM_TEXTS` records from all over the data."""
-    ranges = [(shard.context, part) for shard in job.shards for part in shard.stated.ranges]
+    ranges = [(shard, part) for shard in job.shards for part in shard.stated.ranges]
     chosen = ranges[:: max(1, -(-len(ranges) // _NUM_RANGES))]
     change = None if transform is None else transform.apply
     for shard, part in chosen:
-        read = read_shard(shard, part, change=change)
+        read = shard.read(part, change=change)
         yield shard, itertools.islice(read, -(-NUM_TEXTS // len(chosen)))
 
 

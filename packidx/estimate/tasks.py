@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from msgspec import to_builtins
 
 from packidx.arrays import Int64s
 from packidx.digests import canonical_json, digest
@@ -18,53 +18,92 @@ from packidx.errors import SourceError
 from packidx.estimate.counter import (
     BATCH,
     ExaminedRecord,
+    JobShard,
     RecordCounter,
-    ShardContext,
     count_rows,
     examine_batch,
-    read_shard,
 )
-from packidx.estimate.job import EstimateJob, Task, list_tasks
+from packidx.estimate.job import EstimateJob, planless, recipe
 from packidx.estimate.parts import BUILT, OldRows, Part, TaskRows, read_part, write_part
 from packidx.estimate.user_encoder import Measured
 from packidx.format import schema
+from packidx.format.lengths import LengthsManifest
+from packidx.format.manifest import RecordRange
 from packidx.format.parquet import as_arrow
 from packidx.format.schema import METHODS
+from packidx.io import urls
 from packidx.processor.counts import UNKNOWN, Counts, MediaColumns, Spans
 from packidx.processor.kinds import KINDS
 from packidx.records.containers.base import TASK_BYTES, TASK_RECORDS
+from packidx.records.containers.registry import container
 from packidx.run.workers import Progress, Workers
 
 _TABLES = 64
 """Tables that are joined at a time: one takes 50 kB of Arrow's objects, however few its rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartPlan:
+class Task(NamedTuple):
+    """A range of a shard that is counted, and where its rows stand in the table."""
+
+    shard: JobShard
+    range: RecordRange
+    first_id: int
+    """sample_id of its first row."""
+    key: str
+    """Digest of all that decides its rows, except their place in the table."""
+    old: OldRows | None
+    """Its rows if they are there."""
+
+
+class PartPlan(NamedTuple):
     """The work of making one part."""
 
     name: str
     """Name of the file up to its digest."""
-    tasks: tuple[Task, ...]
+    tasks: list[Task]
     """Tasks of its rows, in order."""
-    old: tuple[OldRows | None, ...]
-    """Rows of each task that are there; None if the task is counted."""
 
     @property
     def counted(self) -> list[Task]:
         """The tasks of which no rows are reused."""
-        return [task for task, old in zip(self.tasks, self.old, strict=True) if old is None]
+        return [task for task in self.tasks if task.old is None]
 
 
-def plan_parts(job: EstimateJob, rows: Mapping[str, OldRows]) -> list[PartPlan]:
+def _list_tasks(
+    job: EstimateJob, draft: LengthsManifest, rows: Mapping[str, OldRows]
+) -> Iterator[Task]:
+    """Yield the tasks of a job in order."""
+    versions = [schema.FORMAT_VERSION, str(schema.LENGTHS_WITH_SPANS)]
+    head = digest(canonical_json([recipe(draft), job.counter.fingerprints, versions]))
+    first_id = 0
+    for shard in job.shards:
+        root, stated, layout = shard.root, shard.stated, planless(shard.file.layout)
+        places = [shard.file.path, root.folder, *root.elsewhere]
+        named = [shard.name, *map(urls.absolute, places)]
+        content = [stated.container, stated.fingerprint, stated.rows]
+        if not container(stated.container).hashes_all:
+            content += [stated.bytes, stated.version]
+        shared = digest(canonical_json([head, named, layout.to_json(), content]))
+        own = shard.of_task()
+        for part in stated.ranges:
+            drawn = None if job.counter.transform is None else first_id  # it draws by sample ids
+            key = digest(canonical_json([shared, to_builtins(part), drawn]))[:32]
+            yield Task(own, part, first_id, key, rows.get(key))
+            first_id += part.num_records
+
+
+def plan_parts(
+    job: EstimateJob, draft: LengthsManifest, rows: Mapping[str, OldRows]
+) -> list[PartPlan]:
     """Return at least one part: tasks in order, small ones together until about `TASK_BYTES`.
 
     Args:
+        draft: the manifest before anything is counted.
         rows: that are there, by the keys of their tasks.
     """
     groups: list[list[Task]] = [[]]
     nbytes, num_records = 0, 0
-    for task in list_tasks(job):
+    for task in _list_tasks(job, draft, rows):
         nbytes += task.range.nbytes
         num_records += task.range.num_records
         is_full = nbytes > TASK_BYTES * 3 // 2 or num_records > TASK_RECORDS * 3 // 2
@@ -78,7 +117,7 @@ def plan_parts(job: EstimateJob, rows: Mapping[str, OldRows]) -> list[PartPlan]:
             [task.key, task.shard.number, task.shard.file.source, task.first_id] for task in tasks
         ]
         name = f"part-{number:05d}-{digest(canonical_json(stated))[:16]}"
-        plans.append(PartPlan(name, tuple(tasks), tuple(rows.get(task.key) for task in tasks)))
+        plans.append(PartPlan(name, tasks))
     return plans
 
 
@@ -123,21 +162,19 @@ def make_part(plan: PartPlan, counter: RecordCounter, folder: str) -> Part:
         OSError: the part cannot be written.
     """
     tables, known = [schema.LENGTHS_WITH_SPANS.empty_table()], []
-    for task, old in zip(plan.tasks, plan.old, strict=True):
-        if old is None:
-            rows, columns, kinds = _count(task, counter)
-        else:
-            rows, columns, kinds = _reused(task, old), old.rows.columns, old.rows.kinds
+    for task in plan.tasks:
+        rows, own = _count(task, counter) if task.old is None else _reused(task, task.old)
+        if task.old is not None:
             counter.advance(task.range.num_records)
         tables.append(rows)
         if len(tables) > _TABLES:
             tables = [pa.concat_tables(tables).combine_chunks()]
-        known.append(TaskRows(task.key, rows.num_rows, columns, kinds))
+        known.append(own)
     return write_part(folder, plan.name, pa.concat_tables(tables).combine_chunks(), known)
 
 
-def _reused(task: Task, old: OldRows) -> pa.Table:
-    """Return the rows of a task as a count would make them.
+def _reused(task: Task, old: OldRows) -> tuple[pa.Table, TaskRows]:
+    """Return the rows of a task as a count would make them, and what is known of them.
 
     Raises:
         FormatError: a part is damaged.
@@ -153,17 +190,11 @@ def _reused(task: Task, old: OldRows) -> pa.Table:
     for name, column in values.items():
         at = rows.schema.get_field_index(name)
         rows = rows.set_column(at, schema.LENGTHS_WITH_SPANS.field(name), column)
-    return rows
+    return rows, old.rows._replace(key=task.key)
 
 
-def _count(
-    task: Task, counter: RecordCounter
-) -> tuple[pa.Table, dict[str, str], dict[str, str | None]]:
-    """Count the records of a task.
-
-    Returns:
-        Its rows; the use of each column, unless the user's own encoder reads the records; the kinds
-        of records that were compared.
+def _count(task: Task, counter: RecordCounter) -> tuple[pa.Table, TaskRows]:
+    """Count the records of a task; return its rows, and what is known of them.
 
     Raises:
         SourceError: the shard cannot be read, or is no longer what was scanned.
@@ -172,8 +203,7 @@ def _count(
     shift, transform, comparer = task.first_id - part.first_row, counter.transform, counter.comparer
     change = None if transform is None else lambda record, row: transform.apply(record, row + shift)
     columns = dict[str, str]()
-    used = None if counter.encoder is not None else columns
-    read = read_shard(shard, part, used, change)
+    read = shard.read(part, None if counter.encoder else columns, change)
     if comparer is not None:
         comparer.kinds = {}
     while rows := examine_batch(itertools.islice(read, BATCH), shard, shift, counter):
@@ -185,10 +215,11 @@ def _count(
             f"{shard.file.path} changed while it was counted: {part.num_records} records before "
             f"and {counted.num_rows} now between bytes {part.start} and {part.end}; start again"
         )
-    return counted, columns, {} if comparer is None else comparer.kinds
+    kinds = {} if comparer is None else comparer.kinds
+    return counted, TaskRows(task.key, counted.num_rows, columns, kinds)
 
 
-def _table(shard: ShardContext, rows: Sequence[ExaminedRecord], counter: RecordCounter) -> pa.Table:
+def _table(shard: JobShard, rows: Sequence[ExaminedRecord], counter: RecordCounter) -> pa.Table:
     num = len(rows)
     counts, numbers = count_rows(rows, counter)
     built = ((n, item.measured) for n, item in enumerate(rows) if item.error is None)

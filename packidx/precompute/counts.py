@@ -16,7 +16,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import orjson
 import pyarrow as pa
@@ -24,12 +24,11 @@ import pyarrow.parquet as pq
 
 from packidx.errors import BadRecord, SourceError
 from packidx.estimate import estimate_lengths
-from packidx.estimate.counter import BATCH, ShardContext, read_shard
-from packidx.estimate.job import job_shards
+from packidx.estimate.counter import BATCH, JobShard, job_shards
 from packidx.estimate.parts import Sums, numbers_of, stated_sums
 from packidx.estimate.summary import CountSummary
 from packidx.format.lengths import LengthsManifest
-from packidx.format.manifest import Shard, as_planned, load
+from packidx.format.manifest import as_planned, load
 from packidx.io import files, storage
 from packidx.io.output_folder import Kind, replacing
 from packidx.lengths.table import Lengths, read_lengths
@@ -113,7 +112,7 @@ def precompute(
         tasks, first = [], 0
         own_shards = job_shards(found.shards, manifest.shards, True, *found.media)
         for own, name in zip(own_shards, found.names, strict=True):
-            tasks.append(JoinTask(*own, first, os.path.join(built.table, name)))
+            tasks.append(JoinTask(own, first, os.path.join(built.table, name)))
             first += own.stated.rows
         with open_workers("local", options.get("workers")) as pool:
             setup = functools.partial(read_lengths, lengths)
@@ -167,12 +166,10 @@ def _told(sums: Sums) -> dict[str, Any]:
 # -- the join --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class JoinTask:
+class JoinTask(NamedTuple):
     """One shard, and its rows of the lengths table."""
 
-    shard: ShardContext
-    counted: Shard
+    shard: JobShard
     first_row: int
     """Row of the table that its first record is in."""
     path: str
@@ -183,7 +180,7 @@ Given = dict[str, Any]
 """Keys and values that a record is given; none if it is not counted."""
 
 
-def _names(shard: ShardContext) -> tuple[str, str]:
+def _names(shard: JobShard) -> tuple[str, str]:
     """Return what a shard's layout calls ``_text_tokens`` and ``mm_inputs_meta``."""
     columns = shard.file.layout.columns
     return columns.get("text_tokens", TEXT_TOKENS), columns.get("mm_inputs_meta", META)
@@ -202,7 +199,7 @@ def write_shard(task: JoinTask, lengths: Lengths) -> Sums:
         write = _write_parquet if shard.file.container == "parquet" else _write_lines
         write(copy, joined, task)
     files.fsync_path(task.path)
-    check_unchanged(shard.file.path, task.counted)
+    check_unchanged(shard.file.path, shard.stated)
     return sums
 
 
@@ -210,8 +207,8 @@ def _joined(task: JoinTask, lengths: Lengths, sums: Sums) -> Iterator[tuple[Read
     """The records of a shard in order, with what they are given; `sums` are added to."""
     shard, at = task.shard, task.first_row
     tokens, meta = _names(shard)
-    for part in task.counted.ranges:
-        records = read_shard(shard, part)
+    for part in shard.stated.ranges:
+        records = shard.read(part)
         while batch := list(itertools.islice(records, BATCH)):
             rows = lengths.read(at, at + len(batch), _COLUMNS).frame.to_dicts()
             at += len(batch)

@@ -23,8 +23,7 @@ from PIL import Image
 
 from packidx.encode import ProcessorEncoder
 from packidx.errors import BadRecord, SourceError
-from packidx.estimate.counter import ShardContext, read_shard
-from packidx.estimate.job import job_shards
+from packidx.estimate.counter import JobShard, job_shards
 from packidx.export.packed_record import messages_of
 from packidx.format.manifest import DEFAULT, RecordRange
 from packidx.format.schema import FORMAT_VERSION
@@ -119,7 +118,7 @@ def write_images(
     own = job_shards(found.shards, scans, True, *found.media)
     with replacing(output, KIND, f"images by {encoder.fingerprint()}") as built:
         tasks = [
-            _Task(shard.context, part, first, built.table, name)
+            _Task(shard.of_task(), part, first, built.table, name)
             for shard, name in zip(own, found.names, strict=True)
             for part in shard.stated.ranges
             for first in range(0, part.num_records, _RECORDS)
@@ -165,7 +164,7 @@ def write_images(
 class _Task(NamedTuple):
     """Records from `first` on of a range of a shard, at most `_RECORDS`."""
 
-    shard: ShardContext
+    shard: JobShard
     range: RecordRange
     first: int
     folder: str
@@ -182,7 +181,7 @@ def _write(task: _Task, encoder: ProcessorEncoder) -> tuple[bytes, Counter[str],
     done = Counter(dict.fromkeys(_COUNTED, 0))
     used: set[str] = set()
     shard, columns = task.shard, dict[str, str]()
-    records, lines = read_shard(shard, task.range, columns), list[bytes]()
+    records, lines = shard.read(task.range, columns), list[bytes]()
     for read in itertools.islice(records, task.first, task.first + _RECORDS):
         images = _Images(shard.root, task.folder, encoder)
         try:
