@@ -82,8 +82,8 @@ class ChatTemplate:
         self.empty_as_list = empty_as_list
         self.policy = policy
         try:
-            self._template = environment.chat_environment().from_string(source)
-            parsed = self._template.environment.parse(source)
+            self._plain = environment.compiled(source, self.special_tokens)
+            parsed = environment.chat_environment().parse(source)
         except jinja2.TemplateError as error:
             raise SourceError(f"the chat template is not valid Jinja: {error}") from error
         used = {node.name for node in parsed.find_all(jinja2.nodes.Name)}
@@ -158,9 +158,9 @@ class ChatTemplate:
         conversation: Conversation,
         *,
         prompt: bool = False,
-        by: jinja2.Template | None = None,
+        by: environment.Render | None = None,
     ) -> str:
-        """Jinja's rendering, by the template or by one of its marked ones."""
+        """Jinja's rendering, by the template or by its bordered one."""
         messages = self._form.rendered(conversation)
         return self._write(messages, conversation.tools, prompt, by)
 
@@ -169,15 +169,11 @@ class ChatTemplate:
         messages: list[Message],
         tools: list[Any] | None = None,
         prompt: bool = False,
-        template: jinja2.Template | None = None,
+        by: environment.Render | None = None,
     ) -> str:
         try:
-            return (template or self._template).render(
-                messages=messages,
-                tools=tools,
-                documents=None,
-                add_generation_prompt=prompt,
-                **self.special_tokens,
+            return (by or self._plain)(
+                messages=messages, tools=tools, documents=None, add_generation_prompt=prompt
             )
         except MemoryError:  # says nothing of the record
             raise
@@ -192,9 +188,9 @@ class ChatTemplate:
         return learn_words(self._render, self.control_tokens, self._placeholders.pattern)
 
     @cached_property
-    def _bordered(self) -> jinja2.Template:
+    def _bordered(self) -> environment.Render:
         """The template with marks around its ``{% generation %}`` blocks."""
-        return environment.chat_environment(environment.Bordered).from_string(self.source)
+        return environment.compiled(self.source, self.special_tokens, environment.Bordered)
 
     def _spans(
         self, conversation: Conversation, text: str, shown: Shown | None

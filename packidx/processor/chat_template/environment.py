@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -20,6 +21,8 @@ from packidx.processor.chat_template.marks import BORDERS
 
 _DICT = frozenset(dir(dict))
 _OWN = (jinja2.utils.Namespace, jinja2.runtime.LoopContext)
+Render = Callable[..., str]
+"""Variables of a template → what it writes."""
 
 
 class Generation(jinja2.ext.Extension):
@@ -67,11 +70,41 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return super().getattr(obj, attribute)
 
     def call(self, context: jinja2.runtime.Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if type(obj) is jinja2.runtime.Macro:  # as `Context.call`, which first asks what it is
+        is_macro = type(obj) is jinja2.runtime.Macro
+        if is_macro or obj is jinja2.utils.Namespace:  # as `Context.call`, which asks what it is
             kwargs.pop("_block_vars", None)
             kwargs.pop("_loop_vars", None)
+            if not is_macro:
+                return obj(*args, **kwargs)
+            takes_more = obj.caller or obj.catch_kwargs or obj.catch_varargs
+            is_whole = len(args) == obj._argument_count and not kwargs and not takes_more
+            if is_whole and not context.eval_ctx.autoescape:  # as `Macro.__call__`
+                return obj._func(*args)
             return obj(context.eval_ctx, *args, **kwargs)
         return super().call(context, obj, *args, **kwargs)
+
+
+def compiled(
+    source: str, given: Mapping[str, Any], generation: type[Generation] = Generation
+) -> Render:
+    """Return a function that renders a template.
+
+    Args:
+        source: the Jinja text.
+        given: variables that are always the same.
+        generation: what ``{% generation %}`` blocks are.
+
+    Raises:
+        jinja2.TemplateError: it is not valid.
+    """
+    template = chat_environment(generation).from_string(source)
+    always, environment = {**template.globals, **given}, template.environment
+
+    def render(**variables: Any) -> str:  # as `Template.render`, which copies the globals
+        context = jinja2.runtime.Context(environment, always | variables, None, template.blocks)
+        return "".join(template.root_render_func(context))
+
+    return render
 
 
 def chat_environment(generation: type[Generation] = Generation) -> jinja2.Environment:
