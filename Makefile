@@ -134,8 +134,8 @@ train: $(VENV)/.dev plan  ## train a tiny Qwen2.5-VL on the planned packs, on th
 models: $(VENV)/.dev  ## count with a processor of every image-text model of transformers; write docs/models.md
 	@OMP_NUM_THREADS=1 $(BIN)/python tools/models.py docs/models.md
 
-docs: $(VENV)/.dev  ## write docs/cli.md and docs/api.md from what the program says of itself
-	@$(BIN)/python tools/reference.py docs/cli.md docs/api.md
+docs: $(VENV)/.dev  ## build the documentation as a site, build/site; a link that leads nowhere is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 trainers: $(UV_VENV)/.ready  ## ask the package index beside which trainers packidx installs; write docs/trainers.md
 	@$(UV_VENV)/bin/python tools/trainers.py docs/trainers.md

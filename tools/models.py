@@ -114,7 +114,7 @@ def intro(classes: Mapping[str, list[str]], results: Sequence[Outcome]) -> list[
         "",
         "- **text**, **images**, **videos**, **audio**: what `packidx estimate` says of records "
         "without media, and with those of one kind. "
-        "[FORMAT.md](../FORMAT.md) has the words. A plan of `precomputed` or `heuristic` lengths "
+        "[FORMAT.md](format.md) has the words. A plan of `precomputed` or `heuristic` lengths "
         "keeps a margin. `refused` records are left out, unless they state each image's tokens or "
         "your own encoder counts them.",
         f"- **built**: records of the {3 * NUM_RECORDS + NUM_MIXED} that the processor itself "

@@ -70,7 +70,7 @@ def pack_recipe(
         recipe: what to pack, or the path of its YAML file.
         output: folder or URL for ``lengths``, ``index`` and ``report.html``; by default the
             recipe's own.
-        workers, engine: as of `estimate_lengths` and `plan_packs`; no byte depends on them.
+        workers: as of `estimate_lengths` and `plan_packs`, as is `engine`; no byte depends on them.
         keep_recipe: write the recipe to ``recipe.yaml`` of the output, too.
         progress: how far the count is.
         doing: told what else is being done, a few words at a time.

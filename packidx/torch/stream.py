@@ -76,12 +76,12 @@ class StreamingPackedDataset(IterableDataset[Pack]):
         strategy: of `PlanOptions`.
         seed: of the order in which records come.
         epoch: of that order; see `set_epoch`.
-        rank, world_size: data-parallel ranks.
+        rank: data-parallel rank, below `world_size`.
         micro_batch: packs that `collate` joins.
         mix: of `PlanOptions`; shares of tokens need a lengths table.
         options: further ones of `PlanOptions`: ``margin``, ``align``, ``pad_pack_to``,
             ``reserve``, ``max_images``, ``max_vision_patches``, ``max_samples``.
-        roots, transform, on_mismatch, on_bad, dummy_image: of `PackedDataset`.
+        reading: ``transform``, ``on_bad`` and others of `PackedDataset`, as `roots` is.
 
     Raises:
         OptionError: an option has no meaning for these records.
