@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from packidx.errors import MissingExtraError, SourceError
+from packidx.processor.folder import MEMBERS
 from packidx.recent import Recent
 from packidx.software import installed
 
@@ -82,7 +83,6 @@ def allow_cuda_torchvision() -> None:
         import_module("torchvision")
 
 
-_BY_PART = {"images": "image_processor", "videos": "video_processor", "audio": "feature_extractor"}
 Keywords = Mapping[str, Mapping[str, Any]]
 """Settings of a processor's parts (``images``, ``videos``, ``audio``, ``processor``) by part."""
 
@@ -112,7 +112,7 @@ def load_real(
         try:
             made = loader.from_pretrained(folder, **options)
             for part, own in (settings or {}).items():
-                made = _with(made, _BY_PART.get(part), own)
+                made = _with(made, MEMBERS.get(part), own)
         except MemoryError:
             raise
         except Exception as error:  # foreign code: it raises whatever the folder makes it raise

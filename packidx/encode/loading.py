@@ -62,13 +62,11 @@ def load_processor(
     folder = Path(name)
     if not folder.is_dir():
         folder = fetch(name, trust_remote_code)
-    stated = Stated.read(folder)
-    overrides: dict[str, Any] = {}
-    keywords: dict[str, dict[str, Any]] = {}
+    stated, keywords = Stated.read(folder), dict[str, dict[str, Any]]()
     named = stated.processor_class(read_json(folder / "tokenizer_config.json"))
     family = find_family(named, stated.of("images"))
     if settings:
-        stated, overrides, keywords = change_settings(stated, settings, family)
+        stated, keywords = change_settings(stated, settings, family)
     if family is not None:
         check_stated(stated, family)
     own = stated.of(OWN)
@@ -91,25 +89,26 @@ def load_processor(
             raise problem
         return ProbedMedia(template, str(folder), trusts_code, keywords)
 
-    files = _assemble(
+    doubt = f"{code} names code of its own (auto_map): run it with --trust-remote-code"
+    return _assemble(
         made,
         family,
         probe,
-        name=name,
         templates=templates,
         image=image or None,
         video=stated.of("videos") or None,
         # Which no class reads from a folder: an object alone has them.
         own={name: own[name] for name in own if name != "images_kwargs"},
+        name=name,
         policy=policy,
         trusts_code=trusts_code,
         is_plain=is_plain,
+        folder=str(folder),
+        overrides=dict(settings or {}),
+        keywords=keywords,
+        doubt=None if code is None or trusts_code else doubt,
+        code=_code_of(folder) if trusts_code else None,
     )
-    files.folder, files.overrides, files.keywords = str(folder), overrides, keywords
-    if code is not None and not trusts_code:
-        files.doubt = f"{code} names code of its own (auto_map): run it with --trust-remote-code"
-    files.code = _code_of(folder) if trusts_code else None
-    return files
 
 
 def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorFiles:
@@ -138,20 +137,19 @@ def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorF
     if video is None and getattr(processor, "image_processor", None) and os.path.isdir(name):
         video = Stated.read(Path(name)).of("videos") or None
     is_known = not (settings is None or trusts_code)
-    files = _assemble(
+    return _assemble(
         processor,
         find_family(type(processor).__name__, settings or {}) if is_known else None,
         lambda template: ProbedMedia(template, processor),
-        name=name,
         templates=templates,
         image=settings,
         video=video,
         own=vars(processor),
+        name=name,
         policy=policy,
         trusts_code=trusts_code,
+        code=_code_of(Path(name)) if trusts_code and os.path.isdir(name) else None,
     )
-    files.code = _code_of(Path(name)) if trusts_code and os.path.isdir(name) else None
-    return files
 
 
 def _load(
@@ -204,14 +202,13 @@ def _assemble(
     family: Family | None,
     probe: Callable[[ChatTemplate], MediaModel],
     *,
-    name: str,
     templates: Mapping[str, str],
     image: Mapping[str, Any] | None,
     video: Mapping[str, Any] | None,
     own: Mapping[str, Any],
     policy: LabelPolicy,
-    trusts_code: bool,
     is_plain: bool = False,
+    **facts: Any,
 ) -> ProcessorFiles:
     """Return the parts of `made`, a transformers processor or a tokenizer alone.
 
@@ -220,6 +217,7 @@ def _assemble(
         probe: makes the model that counts them if no family does; it gets the template without
             placeholders, and may raise a PackidxError.
         image, video, own: settings of the image and video processors and of the processor itself.
+        facts: further members of the result.
 
     Raises:
         SourceError: neither the family nor `probe` counts media with these settings.
@@ -243,10 +241,14 @@ def _assemble(
         )
 
     files = ProcessorFiles(
-        name, bare, chat(None), policy=policy, limit=_limit(made), trusts_code=trusts_code
+        tokenizer=bare,
+        template=chat(None),
+        policy=policy,
+        limit=_limit(made),
+        splits_special=bool(getattr(tokenizer, "split_special_tokens", False)),
+        is_plain=is_plain,
+        **facts,
     )
-    files.is_plain = is_plain
-    files.splits_special = bool(getattr(tokenizer, "split_special_tokens", False))
     if image is None:
         files.tool_template = chat(None, TOOL_USE) if TOOL_USE in templates else None
         return files
@@ -264,7 +266,7 @@ def _assemble(
     except PackidxError as error:
         files.unknown, files.lacks_package = str(error), isinstance(error, MissingExtraError)
     if refusal is not None and not (files.vision and "image" in files.vision.placeholders):
-        raise SourceError(f"processor {name}: {refusal}") from refusal
+        raise SourceError(f"processor {files.name}: {refusal}") from refusal
     if files.vision is not None:
         files.own_settings |= files.vision.settings or {}
         files.template = chat(files.vision)
@@ -273,7 +275,7 @@ def _assemble(
             # It may be repeated after the text is tokenized only if it is always one token.
             if token not in plain:
                 raise SourceError(
-                    f"processor {name}: its tokenizer.json has no plain added token {token}, "
+                    f"processor {files.name}: its tokenizer.json has no plain added token {token}, "
                     "which its image processor's family needs"
                 )
     return files

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from difflib import get_close_matches
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from packidx.errors import OptionError, SourceError
 from packidx.processor.families import Family
 from packidx.processor.families.base import CLIP_DEFAULTS
-from packidx.processor.fingerprint import EDGES, OF_IMAGES, OF_VIDEOS
+from packidx.processor.fingerprint import EDGES, OF_IMAGES, OF_VIDEOS, named_settings, plain
 from packidx.processor.folder import FILES, MEMBERS, OWN, Given, Stated
 
 _SIZES = ("size", "crop_size", "pad_size", "max_image_size")
@@ -26,15 +25,14 @@ _READ_WITH |= {"max_video_tokens": "cap_pixels_per_frame"}
 
 def change_settings(
     stated: Stated, given: Given, family: Family | None
-) -> tuple[Stated, dict[str, Any], dict[str, dict[str, Any]]]:
+) -> tuple[Stated, dict[str, dict[str, Any]]]:
     """Put settings into what a processor's folder states.
 
     Args:
         family: of the processor.
 
     Returns:
-        The folder's settings with these in place of its own, these by their full names
-        (``{"images.max_pixels": 602112}``), and the keywords of each part's class.
+        The folder's settings with these in place of its own, and the keywords of each part's class.
 
     Raises:
         OptionError: there is no such setting, it is of another type, it has no effect, or the
@@ -46,85 +44,65 @@ def change_settings(
             f"settings are taken for families of packidx's own, and {made.folder} is of none: load "
             "the processor with them in transformers, and save_pretrained() another folder"
         )
-    known = {part: _known(family, part, made) for part in (*MEMBERS, OWN)}
-    overrides: dict[str, Any] = {}
+    known = _known(family, made)
     keywords: dict[str, dict[str, Any]] = {}
-    for part, path, value in _flat(given, family.older_names):
-        full, (name, _, key) = _full(part, path), path.partition(".")
-        label, (names, now) = f"processor setting {full}", known[part]
-        if full in overrides:
-            raise OptionError(f"{label} is given twice")
-        if name not in names:
-            every = [_full(each, other) for each in known for other in sorted(known[each][0])]
-            near = [other for other in every if other.rpartition(".")[2] == name]
-            near += get_close_matches(full, every, 4)
-            listed = ", ".join(dict.fromkeys(near or every))
-            raise OptionError(f"{label} does not exist; it may be one of {listed}")
+    for full, value in given.items():
+        if full not in known:
+            last = full.rpartition(".")[2]
+            near = [name for name in known if name.endswith((f".{last}", f".{EDGES.get(last)}"))]
+            listed = ", ".join(near or get_close_matches(full, known, 4) or known)
+            raise OptionError(f"processor setting {full} does not exist; it may be one of {listed}")
+        part, path = _split(full)
+        name, _, key = path.partition(".")
         own = keywords.setdefault(part, {})
-        before: Any = own.get(name, now.get(name))
-        if key and (not isinstance(before, Mapping) or key not in before):
-            raise OptionError(f"{label}: {name} is {json.dumps(before)}, give it as a whole")
-        wanted = wanted_type(key or name, value, before[key] if key else now.get(name))
+        before: Any = own.get(name, known.get(full.removesuffix(f".{key}")))
+        if key and key not in (before or ()):
+            raise OptionError(f"processor setting {full}: {name} is {before}, give it as a whole")
+        wanted = wanted_type(key or name, value, known[full])
         if wanted is not None:
-            raise OptionError(f"{label} is {value!r}: give {wanted}")
+            raise OptionError(f"processor setting {full} is {value!r}: give {wanted}")
         if part in ("images", "videos") and made.place("videos") == made.place("images"):
             made.files[FILES[2]] = deepcopy(made.of("images"))
-        overrides[full] = value
         own[name] = made.of(part)[name] = {**before, key: value} if key else value
     always = _SAMPLING if "video_sampling" in family.video_defaults else ()  # SmolVLM samples
-    for part, name in ((part, name) for part, own in keywords.items() for name in own):
-        switch, (names, now) = _READ_WITH.get(name, ""), _known(family, part, made)
+    now = _known(family, made)
+    for full in given:
+        part, path = _split(full)
+        name = path.partition(".")[0]
+        needed = f"{part}.{_READ_WITH.get(name)}"
+        is_read = needed not in now or name in always or given[full] is None
         defaults = family.video_defaults if part == "videos" else family.image_defaults
-        is_read = name in always or keywords[part][name] is None
-        if switch in names and not is_read and not now.get(switch, not defaults):
-            label, needed = f"processor setting {_full(part, name)}", f"{_full(part, switch)}=true"
+        is_on = not defaults if now.get(needed) is None else now[needed]
+        if not is_read and not is_on:
             raise OptionError(
-                f"{label} has no effect without {needed}: add --processor-set {needed}"
+                f"processor setting {full} has no effect without {needed}=true: add "
+                f"--processor-set {needed}=true"
             )
-    return made, overrides, keywords
+    return made, keywords
 
 
-def _full(part: str, path: str) -> str:
-    return path if part == OWN else f"{part}.{path}"
+def _split(full: str) -> tuple[str, str]:
+    """Return the part and the path of a setting."""
+    part, _, path = full.partition(".")
+    return (part, path) if part in MEMBERS else (OWN, full)
 
 
-def _flat(given: Given, older_names: Collection[str]) -> Iterator[tuple[str, str, Any]]:
-    """Yield part, name and value of each setting, under the one name that each has.
-
-    Raises:
-        OptionError: a part is given without a setting.
-    """
-    for key, value in given.items():
-        part, _, path = key.partition(".")
-        if part not in MEMBERS and part != OWN:
-            part, path = OWN, key
-        if not path and not isinstance(value, Mapping):
-            raise OptionError(f"processor setting {key}: write {key}.NAME=VALUE")
-        for name, each in ({path: value} if path else value).items():
-            if part not in older_names:
-                yield part, name, each
-            elif name == "size" and isinstance(each, Mapping):
-                yield from ((part, EDGES.get(edge, f"size.{edge}"), each[edge]) for edge in each)
-            else:
-                yield part, EDGES.get(name.removeprefix("size."), name), each
-
-
-def _known(family: Family, part: str, stated: Stated) -> tuple[Collection[str], Mapping[str, Any]]:
-    """Return the names of a part's settings, and their values now, where they have one."""
-    if part == OWN:
-        own = {name: stated.of(OWN).get(name) for name in family.own_defaults}
-        now = family.complete(own, family.own_defaults)
-        return family.own_defaults.keys() - {"images_kwargs"}, now
-    defaults = {"images": family.image_defaults, "videos": family.video_defaults}.get(part)
-    if not defaults and part != "images":
-        return (), {}
-    now = family.complete(stated.of(part), defaults or {})
-    names = {*OF_IMAGES, *(OF_VIDEOS if part == "videos" else ()), *(defaults or {}), *now}
-    if part in family.older_names:
-        size = now.get("size") or {}
-        now |= {EDGES[key]: value for key, value in size.items() if key in EDGES}
-        names |= {*EDGES.values()}
-    return names, now
+def _known(family: Family, stated: Stated) -> dict[str, Any]:
+    """Return all settings by their full names, with their values now; None without one."""
+    own = {name: stated.of(OWN).get(name) for name in family.own_defaults}
+    known = own | family.complete(own, family.own_defaults)
+    known.pop("images_kwargs", None)
+    for part, defaults in (("images", family.image_defaults), ("videos", family.video_defaults)):
+        if defaults or part == "images":
+            is_older = part in family.older_names
+            now = dict.fromkeys((*OF_IMAGES, *(OF_VIDEOS if part == "videos" else ()), *defaults))
+            now |= family.complete(stated.of(part), defaults)
+            if is_older:
+                now["size"] = {**dict.fromkeys(EDGES), **(now["size"] or {})}
+            known |= named_settings(part, now, is_older)
+            hidden = {"size"} if is_older else set()
+            known |= {f"{part}.{name}": now[name] for name in now.keys() - hidden}
+    return dict(sorted(known.items()))
 
 
 def wanted_type(name: str, value: Any, now: Any) -> str | None:
@@ -151,13 +129,6 @@ def wanted_type(name: str, value: Any, now: Any) -> str | None:
     return None if value is None or fits else wanted
 
 
-def _plain(value: Any) -> Any:
-    """Return 2.0 as 2, also in an object, without the keys that are null there."""
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items() if each is not None}
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
 def check_stated(stated: Stated, family: Family) -> None:
     """Check the types of the settings that a folder of a family states.
 
@@ -168,7 +139,9 @@ def check_stated(stated: Stated, family: Family) -> None:
     defaults = {"images": images, "videos": family.video_defaults, OWN: family.own_defaults}
     for part, own in defaults.items():
         for name, value in stated.of(part).items():
-            value = _plain(value)
+            if isinstance(value, Mapping):
+                value = {key: each for key, each in value.items() if each is not None}
+            value = plain(value)
             is_plain_size = name in _SIZES and type(value) is int and value > 0
             is_flag = isinstance(own.get(name), bool) and isinstance(value, bool)
             if name not in own or own[name] is None or is_plain_size or is_flag:

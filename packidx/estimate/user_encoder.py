@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,7 @@ _IGNORED = -100  # label of what is not trained on, as in transformers
 _MAX_TOKENS = 2**31 - 1  # the columns are int32
 _MOST_COST = 1 << 48  # above the vision cost of any medium: sums of a plan stay exact
 _TYPES = {1: "image", 2: "video", 3: "audio"}  # values of transformers' mm_token_type_ids
-
+Grid = tuple[int, int, int]
 
 Measured = dict[str, Any]
 """Counted columns of one row (`packidx.format.schema.COUNTED`); null where nothing is known."""
@@ -64,24 +66,22 @@ class UserEncoder:
         Raises:
             BadRecord: ``encode_failed``, or what the encoder raises itself.
         """
-        kinds = None
-        if conversation is not None:
-            kinds = [medium.kind for medium in conversation.media]
+        kinds = None if conversation is None else [each.kind for each in conversation.media]
         count = getattr(self._encode, "count", None)
         try:
             if callable(count):
                 return {"length": _natural(count(record)), **_media_columns(kinds)}
             encoded = self._encode(record)
+            if not isinstance(encoded, Mapping) or encoded.get("input_ids") is None:
+                given = ", ".join(map(str, encoded)) if isinstance(encoded, Mapping) else ""
+                text = f"it returned {given or type(encoded).__name__}, not a dict with input_ids"
+                raise BadRecord("encode_failed", text)
+            return measure_sample(encoded, kinds)
         except (PackidxError, MemoryError):  # memory that ran out is not a record's error
             raise
         except (Exception, SystemExit) as error:  # whatever it raises costs this record alone
             refuse_open_files(error)
             raise BadRecord("encode_failed", f"{type(error).__name__}: {error}") from error
-        if not isinstance(encoded, Mapping) or encoded.get("input_ids") is None:
-            given = ", ".join(map(str, encoded)) if isinstance(encoded, Mapping) else ""
-            text = f"it returned {given or type(encoded).__name__}, not a dict with input_ids"
-            raise BadRecord("encode_failed", text)
-        return measure_sample(encoded, kinds)
 
 
 def _natural(value: Any) -> int:
@@ -104,74 +104,69 @@ def measure_sample(encoded: Mapping[str, Any], kinds: list[str] | None) -> Measu
         BadRecord: ``encode_failed``; ``too_many_tokens``.
     """
     ids = _vector("input_ids", encoded["input_ids"], None)
-    if len(ids) > _MAX_TOKENS:
-        raise BadRecord("too_many_tokens", f"{len(ids)} tokens, over {_MAX_TOKENS}")
-    given = encoded.get("labels")
-    labels = ids if given is None else _vector("labels", given, len(ids))
-    is_trained = labels != _IGNORED
+    num, given, types = len(ids), encoded.get("labels"), encoded.get("mm_token_type_ids")
+    if num > _MAX_TOKENS:
+        raise BadRecord("too_many_tokens", f"{num} tokens, over {_MAX_TOKENS}")
+    is_trained = (ids if given is None else _vector("labels", given, num)) != _IGNORED
     is_trained[:1] = False  # nothing predicts the first token
-    row: Measured = {"length": len(ids), "label_tokens": int(is_trained.sum())}
-    if 0 < row["label_tokens"] < len(ids) - 1:
+    row: Measured = {"length": num, "label_tokens": int(is_trained.sum())}
+    if 0 < row["label_tokens"] < num - 1:
         _, starts, stops = Spans.of(is_trained, np.zeros_like(ids))
         ends = zip(starts.tolist(), stops.tolist(), strict=True)
         row["label_spans"] = [{"start": start, "stop": stop} for start, stop in ends]
-    kinds, grids = _grids(encoded, kinds)
-    types = encoded.get("mm_token_type_ids")
-    if kinds is None and _holds_tokens_alone(encoded, len(ids)):
-        kinds = None if types is not None and np.any(np.asarray(types)) else []
-    spans = [] if types is None else _spans(_vector("mm_token_type_ids", types, len(ids)))
+    grids = {kind: own for kind in KINDS if (own := _grids(encoded, kind)) is not None}
+    if kinds is None and len(grids) == 1:
+        kinds = [kind for kind, own in grids.items() for _ in own]
+    elif kinds is None and not np.any(0 if types is None else types):
+        values = (value for key, value in encoded.items() if key != "position_ids")
+        kinds = [] if all(_is_per_token(value, num) for value in values) else None
+    runs = [] if types is None else _runs(_vector("mm_token_type_ids", types, num))
     if types is not None or kinds == []:
-        sums = {kind: sum(size for of, _, size in spans if of == kind) for kind in KINDS}
+        sums = {kind: sum(size for of, _, size in runs if of == kind) for kind in KINDS}
         row |= {f"{kind}_tokens": number for kind, number in sums.items()}
-        row["text_tokens"] = len(ids) - sum(sums.values())
-    return row | _media_columns(kinds, grids, spans)
+        row["text_tokens"] = num - sum(sums.values())
+    return row | _media_columns(kinds, grids, runs)
 
 
 def _media_columns(
     kinds: list[str] | None,
-    grids: Sequence[tuple[int, int, int]] = (),
-    spans: Sequence[tuple[str, int, int]] = (),
+    grids: Mapping[str, Sequence[Grid]] = MappingProxyType({}),
+    runs: Sequence[tuple[str, int, int]] = (),
 ) -> Measured:
     """Return the columns of a sample's media.
 
     Args:
-        grids: (t, h, w) of each medium, or none.
-        spans: as of `_spans`.
+        grids: of each kind, where they are known.
+        runs: as of `_runs`.
     """
     if kinds is None:
         return {"method": "exact"}
     media: list[dict[str, Any]] = [{"kind": kind} for kind in kinds]
-    for medium, (t, h, w) in zip(media, grids, strict=False):
-        medium.update(t=t, h=h, w=w, patches=t * h * w)
-    if [kind for kind, _, _ in spans] == kinds:  # one run of tokens per medium
-        for medium, (_, first, size) in zip(media, spans, strict=True):
+    columns: Measured = {"method": "exact", "media": media}
+    if all(len(grids.get(kind, ())) == kinds.count(kind) for kind in {*kinds}):
+        following = {kind: iter(own) for kind, own in grids.items()}
+        known = [next(following[kind]) for kind in kinds]
+        for medium, (t, h, w) in zip(media, known, strict=True):
+            medium.update(t=t, h=h, w=w, patches=t * h * w)
+        columns["vision_patches"] = sum(t * h * w for t, h, w in known)
+        columns["vision_cost"] = sum(t * (h * w) ** 2 for t, h, w in known)
+    if [kind for kind, _, _ in runs] == kinds:  # one run of tokens per medium
+        for medium, (_, first, size) in zip(media, runs, strict=True):
             medium.update(at=first, tokens=size)
-    known = grids if len(grids) == len(kinds) else None
-    return {
-        "method": "exact",
-        "media": media,
-        "vision_patches": None if known is None else sum(t * h * w for t, h, w in known),
-        "vision_cost": None if known is None else sum(t * (h * w) ** 2 for t, h, w in known),
-    }
+    return columns
 
 
-def _holds_tokens_alone(encoded: Mapping[str, Any], length: int) -> bool:
-    """Return whether no value can be of media: each has an entry per token, or is null."""
-    shapes = [
-        np.shape(value)
-        for key, value in encoded.items()
-        if key != "position_ids" and value is not None
-    ]
-    return all(shape in ((length,), (1, length)) for shape in shapes)
+def _is_per_token(value: Any, length: int) -> bool:
+    """Return True if a value cannot be of media: it has an entry per token, or is null."""
+    with contextlib.suppress(ValueError):  # arrays of several shapes
+        return value is None or np.shape(value) in ((length,), (1, length))
+    return False
 
 
 def _vector(name: str, value: Any, length: int | None) -> Int64s:
     try:
         vector = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        if not hasattr(value, "tolist"):
-            text = f"it returned {name} as {type(value).__name__}, which is not an array ({error})"
-            raise BadRecord("encode_failed", text) from None
+    except (TypeError, RuntimeError):
         vector = np.asarray(value.tolist())  # a tensor on a device, or with a gradient
     if vector.ndim == 2 and vector.shape[0] == 1:
         vector = vector[0]
@@ -184,35 +179,25 @@ def _vector(name: str, value: Any, length: int | None) -> Int64s:
     return vector.astype(np.int64)
 
 
-def _spans(types: Int64s) -> list[tuple[str, int, int]]:
-    """(kind, first token, tokens) of each run of media tokens."""
+def _runs(types: Int64s) -> list[tuple[str, int, int]]:
+    """Return (kind, first token, tokens) of each run of media tokens."""
     edges = np.flatnonzero(np.diff(types, prepend=0, append=0)).tolist()
     runs = [(_TYPES.get(int(types[first])), first, end) for first, end in itertools.pairwise(edges)]
     return [(kind, first, end - first) for kind, first, end in runs if kind]
 
 
-def _grids(
-    encoded: Mapping[str, Any], kinds: list[str] | None
-) -> tuple[list[str] | None, list[tuple[int, int, int]]]:
-    """The kinds, known from grids of one kind too, and each medium's (t, h, w), all or none."""
-    rows: dict[str, list[tuple[int, int, int]]] = {}
-    for kind in KINDS:
-        value = encoded.get(f"{kind}_grid_thw")
-        if value is not None:
-            grid = np.asarray(value)
-            if grid.ndim != 2 or grid.shape[1] != 3:
-                text = f"it returned {kind}_grid_thw of shape {list(grid.shape)}, not [media, 3]"
-                raise BadRecord("encode_failed", text)
-            rows[kind] = [(int(t), int(h), int(w)) for t, h, w in grid.tolist()]
-            for t, h, w in rows[kind]:
-                if min(t, h, w) < 0 or t * (h * w) ** 2 > _MOST_COST or max(t, h, w) > _MAX_TOKENS:
-                    text = f"it returned {kind}_grid_thw with {[t, h, w]}, which is no grid"
-                    raise BadRecord("encode_failed", text)
-    if kinds is None:
-        if len(rows) != 1:
-            return None, []
-        kinds = [kind for kind, own in rows.items() for _ in own]
-    if any(len(rows.get(kind, ())) != kinds.count(kind) for kind in set(kinds)):
-        return kinds, []
-    following = {kind: iter(own) for kind, own in rows.items()}
-    return kinds, [next(following[kind]) for kind in kinds]
+def _grids(encoded: Mapping[str, Any], kind: str) -> list[Grid] | None:
+    """Return (t, h, w) of each medium of a kind; None if the encoder does not say it."""
+    value = encoded.get(f"{kind}_grid_thw")
+    if value is None:
+        return None
+    grids = np.asarray(value)
+    if grids.ndim != 2 or grids.shape[1] != 3:
+        text = f"it returned {kind}_grid_thw of shape {list(grids.shape)}, not [media, 3]"
+        raise BadRecord("encode_failed", text)
+    rows = [(int(t), int(h), int(w)) for t, h, w in grids.tolist()]
+    for t, h, w in rows:
+        if min(t, h, w) < 0 or t * (h * w) ** 2 > _MOST_COST or max(t, h, w) > _MAX_TOKENS:
+            text = f"it returned {kind}_grid_thw with {[t, h, w]}, which is no grid"
+            raise BadRecord("encode_failed", text)
+    return rows

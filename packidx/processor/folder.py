@@ -26,8 +26,7 @@ PATTERNS = [
 DEFAULT_TEMPLATE = "default"
 _TEMPLATES = "additional_chat_templates"
 Given = Mapping[str, Any]
-"""Settings, ``{"images.max_pixels": 602112}``, or by part: ``{"images": {"max_pixels": 602112}}``;
-without a part, or of ``processor``, the processor's own."""
+"""Settings, ``{"images.max_pixels": 602112}``; without a part, the processor's own."""
 OWN = "processor"
 MEMBERS = {"images": "image_processor", "videos": "video_processor", "audio": "feature_extractor"}
 """Parts of a processor, and what transformers calls them."""

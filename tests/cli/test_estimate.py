@@ -125,7 +125,7 @@ def test_other_settings_than_the_planned_ones_are_told_by_name(
     assert len(pack.samples[0]["input_ids"]) == opened.pack(0).samples[0].length
     assert 602112 / 28**2 < len(pack.samples[0]["input_ids"]) < 1003520 / 28**2 + 100
     other = ProcessorEncoder(
-        folder, settings={"images.size.longest_edge": 602112, "videos.max_pixels": 300000}
+        folder, settings={"images.max_pixels": 602112, "videos.max_pixels": 300000}
     )
     with pytest.raises(MismatchError, match=rf"use the same[^\n]*\n  {TOLD}$"):
         PackedDataset(opened, other)
