@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from bench_tools import CAPACITY, Int64s, heading, line, ratio
 from packidx.index import open_index
-from packidx.inspect.waiting import ranks_stats, scheduled_packs
+from packidx.inspect.stats import ranks_stats, scheduled_packs
 from packidx.plan import plan_packs
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "helpers"))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -16,24 +17,41 @@ Decorator = Callable[[Any], Any]
 """An option or an argument, as click has them."""
 
 
-def option_group(name: str, example: str, *options: Decorator) -> Decorator:
-    """Options below a heading of the help, with some of them as they are typed."""
-    return cloup.option_group(name.capitalize(), *options, help=f"for example: {example}")
+def option_group(name: str, example: str, *options: Decorator | Mapping[str, str]) -> Decorator:
+    """Options below a heading of the help, with some of them as they are typed.
+
+    Args:
+        name: the heading.
+        example: what is typed.
+        options: decorators, or options as `option` declares them → their help.
+    """
+    listed = [declared(each) if isinstance(each, Mapping) else each for each in options]
+    return cloup.option_group(name.capitalize(), *listed, help=f"for example: {example}")
 
 
-def option(names: str, metavar: str | None, help: str, **settings: Any) -> Decorator:
-    """An option: its names with blanks between, and what click takes besides."""
-    return click.option(*names.split(), metavar=metavar, help=help, **settings)
+def option(stated: str, help: str, **settings: Any) -> Decorator:
+    """An option, declared by what is typed: ``-o --output DIR``.
 
+    Behind its names stand, if it has them, the command's argument for it in small letters, and
+    what it takes: a word in capitals, ``N:1`` (a whole number from 1 on) or ``one|other`` (one of
+    these). Without any it is a flag.
 
-def flag(names: str, help: str) -> Decorator:
-    """An option without a value."""
-    return click.option(*names.split(), is_flag=True, help=help)
-
-
-def number(names: str, metavar: str, help: str, least: int = 1, **settings: Any) -> Decorator:
-    """An option that takes a whole number, `least` or more."""
-    return option(names, metavar, help, type=click.IntRange(min=least), **settings)
+    Args:
+        stated: what is typed.
+        help: in a sentence or two.
+        settings: what click takes besides.
+    """
+    words = stated.split()
+    names = [word for word in words if word[0] == "-" or (word.islower() and "|" not in word)]
+    taken = next((word for word in words if word not in names), None)
+    kind: dict[str, Any] = {"metavar": taken}
+    if taken is None:
+        kind = {"is_flag": True}
+    elif taken.islower():
+        kind = {"type": click.Choice(taken.split("|"))}
+    elif number := re.fullmatch(r"([A-Z]+):(\d+)", taken):
+        kind = {"metavar": number[1], "type": click.IntRange(min=int(number[2]))}
+    return click.option(*names, help=help, **(kind | settings))
 
 
 def together(*options: Decorator) -> Callable[[Command], Command]:
@@ -47,28 +65,29 @@ def together(*options: Decorator) -> Callable[[Command], Command]:
     return decorate
 
 
+def declared(options: Mapping[str, str]) -> Decorator:
+    """Several options as `option` declares them → their help."""
+    return together(*(option(stated, help) for stated, help in options.items()))
+
+
 def output_option(what: str) -> Decorator:
     """``-o DIR``, which must be given; `what` is its help."""
-    return option("-o --output", "DIR", what, required=True, type=click.Path())
+    return option("-o --output DIR", what, required=True, type=click.Path())
 
 
 def pairs_option(
-    name: str,
-    argument: str,
-    form: str,
-    what: str,
-    meaning: str = "",
-    read: Callable[[str], Any] = str,
+    stated: str, what: str, meaning: str = "", read: Callable[[str], Any] = str
 ) -> Decorator:
-    """An option that may be repeated, the command's `argument`: a dict of its words.
+    """An option that may be repeated, the command's argument: a dict of its words.
 
     Args:
-        name: such as ``--column``.
-        form: what is to be written, as ``NAME=FIELD``.
+        stated: as of `option`: ``--column columns NAME=FIELD``.
         what: its help.
         meaning: the form in words, for the error.
         read: what becomes of a word.
     """
+
+    name, _, form = stated.split()
 
     def pairs_of(context: Any, parameter: Any, values: tuple[str, ...]) -> dict[str, Any]:
         pairs: dict[str, Any] = {}
@@ -81,23 +100,23 @@ def pairs_option(
             pairs[key] = read(word)
         return pairs
 
-    return option(f"{name} {argument}", form, what, multiple=True, callback=pairs_of)
+    return option(stated, what, multiple=True, callback=pairs_of)
 
 
-def roots_option(name: str, argument: str, what: str) -> Decorator:
+def roots_option(stated: str, what: str) -> Decorator:
     """``OLD=NEW``: where what begins with one path lies now."""
-    return pairs_option(name, argument, "OLD=NEW", what, ", a path prefix and what replaces it")
+    return pairs_option(f"{stated} OLD=NEW", what, ", a path prefix and what replaces it")
 
 
-root_option = roots_option("--root", "roots", "Where data lies now that has moved.")
-quiet_option = flag("--quiet", "No progress on stderr.")
-log_option = option("--log", "DIR", "A run's log of its steps (StepLog): adds what it says.")
-json_option = flag("--json as_json", "Print the result as JSON.")
+root_option = roots_option("--root roots", "Where data lies now that has moved.")
+quiet_option = option("--quiet", "No progress on stderr.")
+log_option = option("--log DIR", "A run's log of its steps (StepLog): adds what it says.")
+json_option = option("--json as_json", "Print the result as JSON.")
 
 
 def workers_option(does: str, besides: str = "") -> Decorator:
     """``--workers``; the help says what they do (``'count'``), and what they are `besides`."""
-    return number("--workers", "N", f"Processes that {does}{besides}.  [default: one per CPU]")
+    return option("--workers N:1", f"Processes that {does}{besides}.  [default: one per CPU]")
 
 
 def worker_options(does: str) -> Decorator:
@@ -106,28 +125,24 @@ def worker_options(does: str) -> Decorator:
         "Whose processes: this machine's, or Ray's, of the cluster that RAY_ADDRESS names or else "
         "of this machine."
     )
-    engines = click.Choice(["local", "ray"])
     return together(
         workers_option(does, ", or tasks of Ray at a time"),
-        option("--engine", None, engine, type=engines, default="local", show_default=True),
+        option("--engine local|ray", engine, default="local", show_default=True),
     )
 
 
 def settings_option(what: str = "") -> Decorator:
     """``--processor-set``, the command's ``processor_settings``; `what` is added to its help."""
     return pairs_option(
-        "--processor-set",
-        "processor_settings",
-        "NAME=VALUE",
+        "--processor-set processor_settings NAME=VALUE",
         "A setting of the processor in place of its folder's own, such as "
         f"images.max_pixels=602112 or videos.do_sample_frames=true{what}. May be repeated.",
         read=_value,
     )
 
 
-trust_option = flag(
-    "--trust-remote-code",
-    "Run code from the processor's folder, like the option of transformers.",
+trust_option = option(
+    "--trust-remote-code", "Run code from the processor's folder, like the option of transformers."
 )
 
 
@@ -140,12 +155,11 @@ def _value(word: str) -> Any:
 
 
 planned_encoder_options = together(
-    option("--processor", "DIR_OR_NAME", "The processor that counted the lengths."),
+    option("--processor DIR_OR_NAME", "The processor that counted the lengths."),
     settings_option("; by default the plan's"),
     trust_option,
     option(
-        "--encode",
-        "MODULE:NAME",
+        "--encode MODULE:NAME",
         "The user's own encoder that counted the lengths; NAME() calls NAME first.",
     ),
 )

@@ -11,7 +11,15 @@ from packidx.format.terms import ANSWERS, COLUMNS, PAIR_SIDES, TAGS
 from packidx.inspect.facts import verified_facts
 from packidx.words import count, number_of
 
-from .options import Decorator, option, pairs_option, settings_option, together, trust_option
+from .options import (
+    Decorator,
+    declared,
+    option,
+    pairs_option,
+    settings_option,
+    together,
+    trust_option,
+)
 from .show.console import print_facts, print_rows, say, warn, with_parts
 
 if TYPE_CHECKING:
@@ -32,100 +40,78 @@ def sources_argument(metavar: str = _SOURCES) -> Decorator:
 def processor_option(required: bool = False) -> Decorator:
     """``--processor``, the one that training uses."""
     without = "" if required else " Without it lengths are guesses."
-    return click.option(
-        "--processor",
+    return option(
+        "--processor DIR_OR_NAME",
+        f"Folder or hub name of the Hugging Face processor that training uses.{without}",
         required=required,
-        metavar="DIR_OR_NAME",
-        help=f"Folder or hub name of the Hugging Face processor that training uses.{without}",
     )
 
 
-_labels = option(
-    "--labels",
-    "WORDS",
-    "Which tokens to train on, all, last or no-eot (last,no-eot); needs --processor.",
-)
-_transform = option(
-    "--transform",
-    "MODULE:NAME",
-    "f(record, rng) -> record, applied before a record is encoded, here and in training.",
-)
-_pair = option(
-    "--pair",
-    None,
-    "Take one side of preference pairs as a record of its own. Without it such records are"
-    " rejected; with it all others are.",
-    type=click.Choice(PAIR_SIDES),
-)
-_answers = option(
-    "--answers",
-    None,
-    "Take the first of different answers to a question. Without it such records are rejected.",
-    type=click.Choice(ANSWERS),
-)
-answer_options = together(_pair, _answers)
-"""Options that choose one of several answers."""
-_media_root = option(
-    "--media-root",
-    "DIR",
-    "Folder of the media, or its URL: relative paths start there, and nothing outside it is "
-    "read, links resolved.  [default: each shard's own folder]",
-)
-_remote_media = option(
-    "--remote-media",
-    "PREFIX",
-    "Another folder, or a URL such as s3://corpus/images/, in which records may refer to "
-    "files. Repeat for more.  [default: only the media root, or a shard's folder]",
-    multiple=True,
-)
-_columns = pairs_option(
-    "--column",
-    "columns",
-    "NAME=FIELD",
-    f"FIELD of the records is the column NAME: {', '.join(COLUMNS)}. Repeat for more.",
-)
-_tags = pairs_option(
-    "--tag",
-    "tags",
-    "NAME=VALUE",
-    "role_tag and content_tag: the keys of a turn; the others: the role's word in it, or "
-    "several with commas between. "
-    f"NAME is one of {', '.join(TAGS)}.",
-)
-_ignore = option(
-    "--ignore",
-    "FIELD,…",
-    "Treat these columns, and keys of messages, as if they were not there. Media, prose and "
-    "lists of objects that nothing reads must be named here.",
-    multiple=True,
-    callback=lambda _context, _parameter, values: (
-        tuple(",".join(values).split(",")) if values else ()
+answer_options = together(
+    option(
+        f"--pair {'|'.join(PAIR_SIDES)}",
+        "Take one side of preference pairs as a record of its own. Without it such records are"
+        " rejected; with it all others are.",
+    ),
+    option(
+        "--answers",
+        "Take the first of different answers to a question. Without it such records are rejected.",
+        type=click.Choice(ANSWERS),
+        is_flag=False,
     ),
 )
-_delimiter = option(
-    "--delimiter",
-    "CHAR",
-    "The character between cells of CSV and TSV files. In a TSV quotes are text unless this is "
-    "given.",
-)
+"""Options that choose one of several answers."""
 max_rejected_option = option(
-    "--max-rejected",
-    "SHARE",
+    "--max-rejected SHARE",
     "Exit with 1 where more than SHARE of a source's records is rejected, 0.05 or 5%; what is"
     " counted is written all the same.  [default: 5% and 20 records]",
 )
-
-_encode = option(
-    "--encode",
-    "MODULE:NAME",
-    "Instead of a processor, the encoder that training uses: any callable(record) that returns "
-    "input_ids, or its count(record). NAME() calls NAME first.",
-)
-how_options = together(
-    processor_option(), settings_option(), trust_option, _encode, _labels, _transform
-)
+_how = {
+    "--encode MODULE:NAME": "Instead of a processor, the encoder that training uses: any "
+    "callable(record) that returns input_ids, or its count(record). NAME() calls NAME first.",
+    "--labels WORDS": "Which tokens to train on, all, last or no-eot (last,no-eot); needs "
+    "--processor.",
+    "--transform MODULE:NAME": "f(record, rng) -> record, applied before a record is encoded, here "
+    "and in training.",
+}
+how_options = together(processor_option(), settings_option(), trust_option, declared(_how))
 """How a table is counted."""
-record_options = together(_columns, _tags, _ignore, _delimiter, _media_root, _remote_media)
+record_options = together(
+    pairs_option(
+        "--column columns NAME=FIELD",
+        f"FIELD of the records is the column NAME: {', '.join(COLUMNS)}. Repeat for more.",
+    ),
+    pairs_option(
+        "--tag tags NAME=VALUE",
+        "role_tag and content_tag: the keys of a turn; the others: the role's word in it, or "
+        f"several with commas between. NAME is one of {', '.join(TAGS)}.",
+    ),
+    option(
+        "--ignore FIELD,…",
+        "Treat these columns, and keys of messages, as if they were not there. Media, prose and "
+        "lists of objects that nothing reads must be named here.",
+        multiple=True,
+        callback=lambda _context, _parameter, values: (
+            tuple(",".join(values).split(",")) if values else ()
+        ),
+    ),
+    option(
+        "--delimiter CHAR",
+        "The character between cells of CSV and TSV files. In a TSV quotes are text unless this is "
+        "given.",
+    ),
+    option(
+        "--media-root DIR",
+        "Folder of the media, or its URL: relative paths start there, and nothing outside it is "
+        "read, links resolved.  [default: each shard's own folder]",
+    ),
+    option(
+        "--remote-media PREFIX",
+        "Another folder, or a URL such as s3://corpus/images/, in which records may refer to "
+        "files. Repeat for more.  [default: only the media root, or a shard's folder]",
+        multiple=True,
+    ),
+)
 """What the records of all sources look like."""
 
 
@@ -150,32 +136,19 @@ def print_sources(sources: Sequence[Mapping[str, Any]], examples: _Examples) -> 
     print_rows(rows)
 
 
+_USES = ("used", "carried", "ignored", "not used")
+
+
 def print_columns(sources: Sequence[Mapping[str, Any]]) -> None:
     """Per source its columns: used, carried along, ignored, and not used."""
-    rows = [
-        {"source": source["name"]}
-        | {
-            use: ", ".join(name for name, own in sorted(source["columns"].items()) if own == use)
-            for use in ("used", "carried", "ignored", "not used")
-        }
-        for source in sources
-        if source["columns"]
-    ]
+    rows = []
+    for source in sources:
+        if source["columns"]:
+            names: dict[str, list[str]] = {use: [] for use in _USES}
+            for name, use in sorted(source["columns"].items()):
+                names.setdefault(use, []).append(name)
+            rows.append({"source": source["name"]} | {use: ", ".join(names[use]) for use in _USES})
     print_rows(rows)
-
-
-def warn_of_rejected(sources: Sequence[Mapping[str, Any]], limit: str | None, path: str) -> None:
-    """Warnings on stderr, and the error where a source is over the limit.
-
-    Raises:
-        SourceError: more of a source is rejected than `limit`.
-    """
-    from packidx.estimate.summary import check_rejected, over_limit, read_limit, rejection_warnings
-
-    share = read_limit(limit)
-    over = over_limit(sources, share)
-    warn(rejection_warnings([source for source in sources if source not in over]))
-    check_rejected(sources, share, path)
 
 
 def print_lengths(summary: LengthsSummary) -> None:
@@ -201,8 +174,7 @@ def print_lengths(summary: LengthsSummary) -> None:
         (source["name"], reason) for source in summary.sources for reason in source["rejected"]
     ]
     print_sources(summary.sources, first_rejected(summary.path, kinds) if kinds else {})
-    if any(source["columns"] for source in summary.sources):
-        print_columns(summary.sources)
+    print_columns(summary.sources)
 
 
 def untrained_warnings(summary: LengthsSummary) -> list[str]:
@@ -227,6 +199,8 @@ def tell(summary: LengthsSummary, options: Mapping[str, Any]) -> None:
     Raises:
         SourceError: too much of a source is rejected.
     """
+    from packidx.estimate.summary import check_rejected, over_limit, read_limit, rejection_warnings
+
     warn(summary.warnings)
     if inexact := sum(number for name, number in summary.methods.items() if name != "exact"):
         text = f"{inexact:,} of {summary.num_samples:,} lengths are not exact (see column method)"
@@ -246,11 +220,10 @@ def tell(summary: LengthsSummary, options: Mapping[str, Any]) -> None:
         say(
             "hint: docs/data.md lists the layouts, and how to name columns that hold one.", err=True
         )
-    warn_of_rejected(summary.sources, options.get("max_rejected"), summary.path)
-
-
-_NAMED = 5
-"""Shards that are named in a line."""
+    share = read_limit(options.get("max_rejected"))
+    over = over_limit(summary.sources, share)
+    warn(rejection_warnings([source for source in summary.sources if source not in over]))
+    check_rejected(summary.sources, share, summary.path)
 
 
 def reused_facts(reused: Reused | None) -> dict[str, str]:
@@ -261,7 +234,7 @@ def reused_facts(reused: Reused | None) -> dict[str, str]:
         return {"reused": f"nothing: {reused.reason}"}
     facts = {"reused": number_of(reused.num_samples, "sample")}
     if reused.counted:
-        named, more = reused.counted[:_NAMED], len(reused.counted) - _NAMED
+        named, more = reused.counted[:5], len(reused.counted) - 5
         listed = ", ".join(named) + (f" and {more:,} more (--json names them)" if more > 0 else "")
         facts["counted"] = f"{number_of(reused.num_counted, 'sample')} of {listed}"
     return facts

@@ -12,7 +12,6 @@ import cloup
 from packidx.words import count
 
 from ..options import (
-    flag,
     json_option,
     option,
     option_group,
@@ -40,7 +39,7 @@ from ..sources import (
     "--processor Qwen/Qwen2.5-VL-7B-Instruct --labels last "
     "--processor-set images.max_pixels=602112",
     how_options,
-    option("--seed", None, "Of --transform.", default=0, show_default=True),
+    option("--seed INTEGER", "Seed passed to --transform.", type=int, default=0, show_default=True),
 )
 @option_group(
     "what the records look like",
@@ -53,23 +52,19 @@ from ..sources import (
     "scale",
     "--workers 8",
     worker_options("count"),
-    flag(
-        "--fresh",
-        "Count everything; otherwise unchanged shards keep their rows from the table that is "
-        "there. Files that records refer to may have changed, too.",
-    ),
+    {
+        "--fresh": "Count everything; otherwise unchanged shards keep their rows from the table "
+        "that is there. Files that records refer to may have changed, too."
+    },
 )
 @option_group(
     "output",
     "-o lengths/ --show 3",
     output_option("Folder of the lengths table; one that is there already is replaced."),
-    option(
-        "--show",
-        "N",
-        "Print the first N samples, by turns of the sources, as the model will see them, with the"
-        " text that is trained on marked.",
-        type=click.IntRange(min=1),
-    ),
+    {
+        "--show N:1": "Print the first N samples, by turns of the sources, as the model will see "
+        "them, with the text that is trained on marked."
+    },
     json_option,
     quiet_option,
 )
@@ -117,14 +112,14 @@ def _first_samples(path: str, number: int, options: Mapping[str, Any]) -> list[d
     Raises:
         PackidxError: the encoder cannot be loaded.
     """
-    from packidx.inspect.shown import Words, shown_samples
+    from packidx.inspect.shown import shown_samples
     from packidx.recipe.run import encoder_of
     from packidx.user_code import Transform
 
     encode, given = encoder_of(options, "--encode"), options["transform"]
     tokenizer = None if options["encode"] is not None else encode.files.tokenizer
     transform = None if given is None else Transform.load(given, options["seed"])
-    return shown_samples(path, number, encode, Words(tokenizer), transform)
+    return shown_samples(path, number, encode, tokenizer, transform)
 
 
 def print_samples(samples: Sequence[Mapping[str, Any]]) -> None:

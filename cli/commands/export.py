@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from packidx.words import count, number_of
+from packidx.words import count
 
 from ..options import (
     json_option,
+    option,
     output_option,
     quiet_option,
     root_option,
     roots_option,
     workers_option,
 )
-from ..show.console import print_facts, print_result, progress_bar, warn
+from ..show.console import print_facts, print_json, progress_bar, warn
 
 if TYPE_CHECKING:
     from packidx.export.energon import EnergonSummary
@@ -33,8 +35,7 @@ def export() -> None:
 @output_option("Folder of the export, new or empty.")
 @root_option
 @roots_option(
-    "--energon-root",
-    "energon_roots",
+    "--energon-root energon_roots",
     "How the tars' folders are named where Energon runs, such as s3://bucket=msc://PROFILE.",
 )
 @workers_option("read the tars")
@@ -50,32 +51,35 @@ def energon(quiet: bool, as_json: bool, **options: Any) -> None:
 
     with progress_bar(quiet) as progress:
         summary = export_energon(progress=progress, **options)
-    print_result(summary, _show_energon, as_json)
+    _print("Exported for Megatron-Energon", summary, as_json)
+
+
+def _print(title: str, summary: EnergonSummary | WdsSummary, as_json: bool) -> None:
+    stated = asdict(summary)
+    if as_json:
+        print_json(stated)
+    else:
+        path, seconds, folders = (stated.pop(name, {}) for name in ("path", "seconds", "sources"))
+        facts = {
+            name.replace("num_", "").replace("nbytes", "bytes").replace("_", " "): (
+                count(value) if isinstance(value, int) else value
+            )
+            for name, value in stated.items()
+            if value is not None and name != "warnings"
+        }
+        facts |= {f"aux {name}": folder for name, folder in folders.items()}
+        print_facts(title, {**facts, "export": f"{path} (written in {seconds:.1f} s)"})
     warn(summary.warnings)
-
-
-def _show_energon(summary: EnergonSummary) -> None:
-    share = 100 * summary.nbytes / max(summary.source_bytes, 1)
-    facts = {
-        "packs": count(summary.num_packs),
-        "samples": f"{count(summary.num_samples)}, which name {count(summary.num_media)} media",
-        "bytes": f"{count(summary.nbytes)}, {share:.2g} % of the tars'",
-        **{f"aux {name}": folder for name, folder in summary.sources.items()},
-        "snapshot": summary.snapshot_id,
-        "export": f"{summary.path} (written in {summary.seconds:.1f} s)",
-    }
-    print_facts("Exported for Megatron-Energon", facts)
 
 
 @export.command(short_help="Packs as the samples of new WebDataset tars.")
 @click.argument("index", metavar="INDEX[@ID]")
 @output_option("Folder of the tars, new or empty.")
-@click.option(
-    "--max-size",
+@option(
+    "--max-size SIZE",
+    "Bytes per tar, such as 500MB or 2GiB; a larger pack gets a tar of its own.",
     default="1GB",
     show_default=True,
-    metavar="SIZE",
-    help="Bytes per tar, such as 500MB or 2GiB; a larger pack gets a tar of its own.",
 )
 @root_option
 @workers_option("read")
@@ -92,19 +96,4 @@ def wds(quiet: bool, as_json: bool, **options: Any) -> None:
 
     with progress_bar(quiet) as progress:
         summary = export_wds(progress=progress, **options)
-    print_result(summary, _show_wds, as_json)
-    warn(summary.warnings)
-
-
-def _show_wds(summary: WdsSummary) -> None:
-    size = f"{count(summary.num_bytes)} bytes"
-    facts = {
-        "packs": f"{count(summary.num_packs)} of snapshot {summary.snapshot_id[:12]}",
-        "samples": f"{count(summary.num_samples)} ({number_of(summary.num_tokens, 'token')})",
-        "media": count(summary.num_media),
-        "shards": f"{count(summary.num_shards)} ({size})",
-        "export": f"{summary.path} (written in {summary.seconds:.1f} s)",
-    }
-    if summary.prepare:
-        facts["Energon"] = f"not installed here; before it reads the tars, run: {summary.prepare}"
-    print_facts("Exported", facts)
+    _print("Exported", summary, as_json)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ..options import json_option, output_option
+from ..options import json_option, option, output_option
 from ..show.console import print_json, status
 from .plan import print_plan
 
@@ -14,11 +14,7 @@ from .plan import print_plan
 @click.command()
 @click.argument("log")
 @output_option("Folder of the index.")
-@click.option(
-    "--lengths",
-    metavar="DIR",
-    help="Lengths table of the records, where the stream counted them itself.",
-)
+@option("--lengths DIR", "Lengths table of the records, where the stream counted them itself.")
 @json_option
 def freeze(log: str, output: str, lengths: str | None, as_json: bool) -> None:
     """Make a snapshot of the packs that a stream gave out, which LOG has written down.

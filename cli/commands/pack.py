@@ -17,7 +17,6 @@ from packidx.words import number_of
 
 from ..options import (
     json_option,
-    option,
     option_group,
     quiet_option,
     split_mix,
@@ -74,8 +73,10 @@ _PLANNED = ("capacity", "on_long", "mix", "global_batch", "seed")
 @option_group(
     "output",
     "-o packs/",
-    option("-o --output", "DIR", "Folder for lengths, index and report."),
-    option("--from from_index", "INDEX[@ID]", "Print the recipe that a plan was made by."),
+    {
+        "-o --output DIR": "Folder for lengths, index and report.",
+        "--from from_index INDEX[@ID]": "Print the recipe that a plan was made by.",
+    },
     json_option,
     quiet_option,
 )
@@ -108,6 +109,7 @@ def pack(
         spare_pandas()
     keep_freed_memory()
     recipe, is_file = _recipe(sources, output, options)
+    from packidx.index.described import wasted
     from packidx.recipe import pack_recipe
 
     with contextlib.ExitStack() as shown:
@@ -131,10 +133,17 @@ def pack(
             counted=counted,
         )
     if as_json:
-        print_json(_as_json(made))
+        stated = {name: getattr(made, name) for name in ("output", "index", "unchanged")}
+        stated |= {"lengths": dataclasses.asdict(made.lengths), "plan": made.plan.manifest}
+        stated["checks"] = [dataclasses.asdict(check) for check in made.checks]
+        print_json(stated | {"num_sampled": made.num_sampled, "report": made.report})
     else:
         _show(made, sources[0] if is_file else None)
-    _warn(made, recipe)
+    if not made.unchanged:
+        warn(wasted(made.plan.snapshot))
+        if made.plan.existed and made.plan.snapshot.recipe != recipe.text:
+            kept = "was planned before, and keeps the recipe that it was planned by"
+            say(f"note: {made.index} {kept}", err=True)
     failed = [f"{check.name}: {check.detail}" for check in made.checks if not check.ok]
     if failed:
         raise VerificationError(f"{made.index} is not as it should be: {'; '.join(failed)}")
@@ -211,29 +220,3 @@ def _show(made: PackSummary, recipe: str | None) -> None:
     facts["report"] = made.report or "none in a store: packidx report draws one here"
     facts["train"] = f'PackedDataset("{made.index}", encode), see docs/training.md'
     print_facts("Packed", facts)
-
-
-def _warn(made: PackSummary, recipe: Recipe) -> None:
-    from packidx.index.described import wasted
-
-    if made.unchanged:
-        return
-    warn(wasted(made.plan.snapshot))
-    if made.plan.existed and made.plan.snapshot.recipe != recipe.text:
-        say(
-            f"note: {made.index} was planned before, and keeps the recipe that it was planned by",
-            err=True,
-        )
-
-
-def _as_json(made: PackSummary) -> dict[str, Any]:
-    return {
-        "output": made.output,
-        "index": made.index,
-        "unchanged": made.unchanged,
-        "lengths": dataclasses.asdict(made.lengths),
-        "plan": made.plan.manifest,
-        "checks": [dataclasses.asdict(check) for check in made.checks],
-        "num_sampled": made.num_sampled,
-        "report": made.report,
-    }

@@ -27,7 +27,6 @@ from packidx.words import percent
 
 from ..options import (
     Decorator,
-    flag,
     json_option,
     option,
     option_group,
@@ -40,7 +39,6 @@ from ..show.console import print_facts, print_json, print_rows, say, status, war
 
 if TYPE_CHECKING:
     from packidx.format.index import IndexManifest
-    from packidx.index import Index
     from packidx.plan import PlanSummary
 
 
@@ -48,29 +46,21 @@ def with_option(name: str, kind: type | None = None) -> Decorator:
     """The option for a field of `PlanOptions`; `kind` where it is another one than the field's."""
     said, declared = OPTIONS[name], TYPES[name]
     kinds = get_args(declared) or (declared,)
-    settings: dict[str, Any] = {"help": said.help + _default(name)}
+    shown, default = said.shown_default, DEFAULTS[name]
+    if shown is None and isinstance(default, str | int) and default is not False:
+        shown = str(default)
+    settings: dict[str, Any] = {"help": said.help + (f"  [default: {shown}]" if shown else "")}
     if bool in kinds:
         settings |= {"is_flag": True, "default": None}
     else:
         # A value that may be a word or a number is read by the option's own check.
         settings |= {"metavar": said.metavar, "multiple": get_origin(declared) is tuple}
-        settings["shell_complete"] = _completed
+        words = STRATEGIES if name == "strategy" else said.choices
+        settings["shell_complete"] = lambda context, parameter, begun: [
+            word for word in words if word.startswith(begun)
+        ]
         settings["type"] = kind or (str if str in kinds else kinds[0])
     return click.option(f"--{dashed(name)}", **settings)
-
-
-def _completed(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    """The words that a value may be and that begin so, for the shell."""
-    name = parameter.name or ""
-    words = STRATEGIES if name == "strategy" else OPTIONS[name].choices
-    return [word for word in words if word.startswith(begun)]
-
-
-def _default(name: str) -> str:
-    shown, default = OPTIONS[name].shown_default, DEFAULTS[name]
-    if shown is None and isinstance(default, str | int) and default is not False:
-        shown = str(default)
-    return f"  [default: {shown}]" if shown else ""
 
 
 _EXAMPLES = {
@@ -82,22 +72,19 @@ _EXAMPLES = {
 }
 
 
-_workers = option(
-    "--workers",
-    "N|ray",
-    "Processes that plan windows, or ray: tasks of the cluster that RAY_ADDRESS names, or else of "
-    "Ray on this machine.  [default: one]",
-)
-
-
 def _planned() -> Iterator[Decorator]:
     """Yield the options of a plan, a group at a time."""
+    workers = option(
+        "--workers N|ray",
+        "Processes that plan windows, or ray: tasks of the cluster that RAY_ADDRESS names, or else "
+        "of Ray on this machine.  [default: one]",
+    )
     for name, example in _EXAMPLES.items():
         # Several capacities are for a dry run.
         options = [
             with_option(field, str if field == "capacity" else None) for field in GROUPS[name]
         ]
-        yield option_group(name, example, *options, *([_workers] if name == "scale" else []))
+        yield option_group(name, example, *options, *([workers] if name == "scale" else []))
 
 
 @cloup.command()
@@ -106,27 +93,27 @@ def _planned() -> Iterator[Decorator]:
 @option_group(
     "going on from a plan",
     "-o index/ --continue state.json",
-    option(
-        "--continue resume",
-        "STATE.json",
-        "Plan what training has not consumed yet at this state of its sampler, which names its "
-        "snapshot; the options of that snapshot hold unless others are given.",
-    ),
+    {
+        "--continue resume STATE.json": "Plan what training has not consumed yet at this state of "
+        "its sampler, which names its snapshot; the options of that snapshot hold unless others "
+        "are given."
+    },
 )
 @option_group(
     "options of a file",
     "--config recipe.yaml",
-    option(
-        "--config",
-        "FILE",
-        "A recipe of NeMo Automodel; its `packed_sequence:` is read. Options given here win.",
-    ),
+    {
+        "--config FILE": "A recipe of NeMo Automodel; its `packed_sequence:` is read. Options "
+        "given here win."
+    },
 )
 @option_group(
     "output",
     "-o index/ --json",
-    option("-o --output", "DIR", "Folder of the index."),
-    flag("--dry-run", "Plan, print the result, and write nothing."),
+    {
+        "-o --output DIR": "Folder of the index.",
+        "--dry-run": "Plan, print the result, and write nothing.",
+    },
     json_option,
     quiet_option,
 )
@@ -153,10 +140,16 @@ def plan(
     if "mix" in given:
         given["mix"] = split_mix(given["mix"])
     if config is not None:
-        given = _configured(config, given)
+        from packidx.plan.config import read_config
+
+        stated, notes = read_config(config)
+        given = {**stated, **given}
         line = command_line(lengths or "LENGTHS", output or "INDEX", given)
-        say(f"note: {config} is the same as {line}", err=True)
+        for note in (*notes, f"{config} is the same as {line}"):
+            say(f"note: {note}", err=True)
+    from packidx.index import open_index
     from packidx.index.described import wasted
+    from packidx.index.order import State
     from packidx.plan import PlanOptions, plan_packs
 
     capacities = _capacities(given.pop("capacity", None), several=dry_run)
@@ -167,14 +160,23 @@ def plan(
             raise click.UsageError("--dry-run and --continue cannot be combined.")
         tried = _tried(lengths, capacities, given, workers, quiet)
         if as_json:
-            print_json([_of_try(snapshot) for snapshot in tried])
+            print_json([{"capacity": n.options.capacity} | n.result.to_json() for n in tried])
         elif len(tried) == 1:
             print_facts("Plan, not written", result_facts(tried[0]))
         else:
             print_rows(_row_of_try(snapshot) for snapshot in tried)
         return
-    earlier = _earlier(output, resume)
-    lengths, output = _places(lengths, output, earlier)
+    earlier: dict[str, Any] = {}
+    if resume is not None:
+        if output is None:
+            raise click.UsageError("--continue needs -o DIR, the index that was trained on.")
+        state = read_state(resume)
+        index = open_index(f"{output}@{State.read(state).snapshot_id}")
+        earlier, lengths = {"resume": (index, state)}, lengths or index.snapshot.lengths.uri
+    if lengths is None:
+        raise click.UsageError("Missing argument 'LENGTHS'.")
+    if output is None:
+        raise click.UsageError("Missing option '-o' / '--output'.")
     if not earlier:
         if "capacity" not in given:
             raise click.UsageError("Missing option '--capacity'.")
@@ -227,11 +229,6 @@ def _tried(
         ]
 
 
-def _of_try(snapshot: IndexManifest) -> dict[str, Any]:
-    stated = snapshot.to_json()
-    return {"capacity": snapshot.options.capacity, **stated["result"]}
-
-
 def _row_of_try(snapshot: IndexManifest) -> dict[str, Any]:
     result = snapshot.result
     return {
@@ -256,41 +253,6 @@ def _planners(workers: str | None) -> dict[str, Any]:
     return {"workers": None if workers is None else int(workers)}
 
 
-def _configured(path: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return options from the file at `path` where none are given."""
-    from packidx.plan.config import read_config
-
-    options, notes = read_config(path)
-    for note in notes:
-        say(f"note: {note}", err=True)
-    return {**options, **given}
-
-
-def _earlier(output: str | None, resume: str | None) -> dict[str, Any]:
-    """The snapshot that the plan goes on from, as arguments of `plan_packs`."""
-    from packidx.index import open_index
-    from packidx.index.order import State
-
-    if resume is None:
-        return {}
-    if output is None:
-        raise click.UsageError("--continue needs -o DIR, the index that was trained on.")
-    state = read_state(resume)
-    return {"resume": (open_index(f"{output}@{State.read(state).snapshot_id}"), state)}
-
-
-def _places(lengths: str | None, output: str | None, earlier: dict[str, Any]) -> tuple[str, str]:
-    """The lengths and the index, those of the earlier snapshot where none are given."""
-    if "resume" in earlier:
-        index: Index = earlier["resume"][0]
-        lengths = lengths or index.snapshot.lengths.uri
-    if lengths is None:
-        raise click.UsageError("Missing argument 'LENGTHS'.")
-    if output is None:
-        raise click.UsageError("Missing option '-o' / '--output'.")
-    return lengths, output
-
-
 def print_plan(summary: PlanSummary) -> None:
     """Facts of the plan, where it lies, and a line to type."""
     from packidx.index import open_index
@@ -307,13 +269,7 @@ def print_plan(summary: PlanSummary) -> None:
     state = "exists already, HEAD points at it" if summary.existed else seconds
     facts["index"] = f"{output}@{ident[:12]} ({state})"
     query = "SELECT num_samples, count(*) AS packs FROM packs GROUP BY 1 ORDER BY 1"
-    facts["try"] = f'{program()} sql {shlex.quote(output)} "{query}"'
+    called = sys.argv[0] if os.path.basename(sys.argv[0]) == "packidx" else "packidx"
+    program = "packidx" if shutil.which("packidx") else shlex.quote(called)
+    facts["try"] = f'{program} sql {shlex.quote(output)} "{query}"'
     print_facts("Plan", facts)
-
-
-def program() -> str:
-    """`packidx` as the user can type it here: with its path if the shell would not find it."""
-    called = sys.argv[0]
-    if shutil.which("packidx") is None and os.path.basename(called) == "packidx":
-        return shlex.quote(called)
-    return "packidx"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-import click
 import cloup
 
 from packidx.words import count
@@ -54,12 +53,10 @@ if TYPE_CHECKING:
     "output",
     "-o counted/",
     output_option("Folder of the new data set, new or empty."),
-    click.option(
-        "--images",
-        is_flag=True,
-        help="Write each image once, losslessly, at the size to which the processor resizes it, "
-        "and records that name the new files, in place of the counts.",
-    ),
+    {
+        "--images": "Write each image once, losslessly, at the size to which the processor resizes "
+        "it, and records that name the new files, in place of the counts."
+    },
     json_option,
     quiet_option,
 )

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import click
 
+from ..options import option
 from ..show.console import say, status
 
 
 @click.command()
 @click.argument("path", metavar="INDEX|LENGTHS")
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    default="report.html",
-    show_default=True,
-    help="The page, one HTML file.",
-)
+@option("-o --output FILE", "The page, one HTML file.", default="report.html", show_default=True)
 def report(path: str, output: str) -> None:
     """Draw INDEX, INDEX@ID or LENGTHS on one page, a file that needs nothing else.
 

@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ import click
 from packidx.errors import OptionError, PackidxError
 
 from ..options import log_option, option, root_option
-from ..show.console import print_text, status, visible
+from ..show.console import print_text, say, status, visible
 
 if TYPE_CHECKING:
     from packidx.inspect.sql import Asked
@@ -33,20 +33,17 @@ _SUFFIXES = {".csv": "csv", ".json": "json", ".parquet": "parquet"}
 @click.argument("query", required=False)
 @log_option
 @option(
-    "--timeout",
-    "SECONDS",
+    "--timeout SECONDS",
     "Stop QUERY after this many seconds.",
     type=click.IntRange(1, 1_000_000),
     default=60,
     show_default=True,
 )
 @option(
-    "--format kind",
-    None,
+    "--format kind table|csv|json|parquet",
     "How to print.  [default: by the name of FILE; else table on a terminal, csv on a pipe]",
-    type=click.Choice(["table", "csv", "json", "parquet"]),
 )
-@option("-o --output", "FILE", "Write to FILE instead of stdout.")
+@option("-o --output FILE", "Write to FILE instead of stdout.")
 @root_option
 def sql(
     index: str,
@@ -72,30 +69,25 @@ def sql(
     """
     from packidx.inspect.sql import asked as opened
 
-    is_terminal = sys.stdout.isatty()
-    kind = kind or _kind_of(output, is_terminal)
+    is_terminal = sys.stdout.isatty() and output is None
+    if kind is None:
+        kind = "table" if is_terminal else "csv" if output is None else _kind_of(output)
     if kind == "parquet" and not output:
         raise click.UsageError("--format parquet needs -o FILE")
-    if output is not None:
-        _check_folder(output)
+    if output is not None and not (folder := Path(output).resolve().parent).is_dir():
+        raise OptionError(f"-o {output}: the folder {folder} does not exist")
     with status():
         asked = opened(index, roots, log)
-    asker = Asker(asked, timeout)
 
-    def show(text: str) -> None:
-        asker.run(text, kind, None, is_terminal, several=True)
+    def run(text: str, several: bool = True) -> None:
+        _run(asked, text, kind, None if output is None else Path(output), timeout, several)
 
-    if query is None and output is None and sys.stdin.isatty() and is_terminal:
-        from ..prompt import prompt
-
-        prompt(show, asked.names, asked.title, lambda: asker.run(_ALL_COLUMNS, kind, None, True))
+    if query is None and sys.stdin.isatty() and is_terminal:
+        _prompt(asked, run)
         return
     is_read = query == "-" or (query is None and not sys.stdin.isatty())
     text = (sys.stdin.read() if is_read else query or "").strip() or _ALL_COLUMNS
-    if is_read and output is None:
-        show(text)
-    else:
-        asker.run(text, kind, output, is_terminal)
+    run(text, is_read and output is None)
 
 
 _ALL_COLUMNS = (
@@ -104,99 +96,44 @@ _ALL_COLUMNS = (
 )
 
 
-@dataclass(frozen=True)
-class Asker:
-    """Runs queries over an index or a lengths table."""
-
-    asked: Asked
-    timeout: int
-    """Seconds of a query."""
-
-    def run(
-        self,
-        text: str,
-        kind: str,
-        output: str | None,
-        is_terminal: bool = False,
-        several: bool = False,
-    ) -> None:
-        """Write what queries return to a file or to stdout, up to the first that fails.
-
-        Args:
-            text: one query or, with `several`, queries with a semicolon behind each.
-            kind: ``'table'``, ``'csv'``, ``'json'`` or ``'parquet'``.
-            output: a file, replaced when the query has succeeded; None for stdout.
-            is_terminal: shorten a table to the terminal, and escape control characters.
-
-        Raises:
-            OptionError: why there is no result.
-            FormatError, OSError: the index or table cannot be read.
-        """
-        import duckdb
-
-        from packidx.inspect.sql import (
-            connect_locked,
-            failure,
-            one_select,
-            time_limit,
-            write_result,
-        )
-
-        target = None if output is None else Path(output).resolve()
-        is_file = target is not None and (target.is_file() or not target.exists())
-        folder = target.parent if target is not None and is_file else None
-        views = self.asked.views(text)
-        with (
-            tempfile.TemporaryDirectory(prefix=".packidx-", dir=folder) as temporary,
-            contextlib.ExitStack() as stack,
-        ):
-            result = os.path.join(temporary, "result")
-            try:
-                connection = stack.enter_context(connect_locked(views, result))
-                listed = [text]
-                if several:
-                    found = [each.query for each in connection.extract_statements(text)]
-                    listed = found or [_ALL_COLUMNS]
-                for query in listed:
-                    with status() as doing, time_limit(connection, self.timeout):
-                        doing("running the query")
-                        asked = one_select(connection, query)
-                        if kind == "table":
-                            shown = _table(connection.sql(asked), is_terminal)
-                            Path(result).write_text(shown, encoding="utf-8")
-                        else:
-                            write_result(connection, asked, result, kind)
-                    if target is not None and is_file:
-                        os.replace(result, target)
-                    else:
-                        _copy(result, target, is_terminal)
-            except (duckdb.Error, PackidxError) as error:
-                raise OptionError(failure(error, text, views.absent)) from error
+_ENDS = ("quit", "exit", ".quit", ".exit")
+_HELP = "a semicolon ends a query; .tables lists the views, .schema their columns, .quit ends"
 
 
-def _table(relation: Any, is_terminal: bool) -> str:
-    """DuckDB's picture of a relation: the first and last rows, and how many there are."""
-    width = shutil.get_terminal_size((100, 24)).columns if is_terminal else _WIDE
-    with contextlib.redirect_stdout(io.StringIO()) as shown:
-        relation.show(max_rows=_MOST_ROWS, max_width=width)
-    return visible(shown.getvalue().rstrip("\n") + "\n", lines=True)
+def _prompt(asked: Asked, run: Callable[[str], None]) -> None:
+    """Ask for queries and `run` them, until Ctrl-D or ``quit``."""
+    import readline  # noqa: F401  (which `input` then edits lines by)
+
+    say(f"{asked.title}: views are {', '.join(asked.names)}; {_HELP}")
+    own: dict[str, Callable[[], None]] = {
+        ".tables": lambda: say("  ".join(asked.names)),
+        ".schema": lambda: run(_ALL_COLUMNS),
+        **dict.fromkeys(("help", ".help"), lambda: say(_HELP)),
+    }
+    text = ""
+    while True:
+        try:
+            text += input("    ...> " if text else "packidx> ") + "\n"
+            word = text.strip().lower()
+            if word in _ENDS:
+                break
+            command = own.get(word.rstrip(";"))
+            if word and command is None and not word.endswith(";"):
+                continue
+            if command is not None:
+                command()
+            elif word:
+                run(text)
+        except EOFError:
+            break
+        except KeyboardInterrupt:  # what was typed is given up
+            say("")
+        except (PackidxError, OSError) as error:
+            say(str(error), err=True)
+        text = ""
 
 
-def _copy(result: str, target: Path | None, is_terminal: bool) -> None:
-    """Copy a result to stdout, or into a pipe or device."""
-    if target is None and is_terminal:
-        text = Path(result).read_text(encoding="utf-8").expandtabs(2)
-        print_text(visible(text, lines=True))
-        return
-    with open(result, "rb") as file, contextlib.ExitStack() as stack:
-        out = sys.stdout.buffer if target is None else stack.enter_context(open(target, "wb"))
-        shutil.copyfileobj(file, out)
-        out.flush()
-
-
-def _kind_of(output: str | None, is_terminal: bool) -> str:
-    if output is None:
-        return "table" if is_terminal else "csv"
+def _kind_of(output: str) -> str:
     suffix = Path(output).suffix.lower()
     if suffix not in _SUFFIXES:
         known = ", ".join(_SUFFIXES)
@@ -204,8 +141,73 @@ def _kind_of(output: str | None, is_terminal: bool) -> str:
     return _SUFFIXES[suffix]
 
 
-def _check_folder(output: str) -> None:
-    """Raise an OptionError where the folder of the file does not exist."""
-    folder = Path(output).resolve().parent
-    if not folder.is_dir():
-        raise OptionError(f"-o {output}: the folder {folder} does not exist")
+def _run(
+    asked: Asked, text: str, kind: str, output: Path | None, timeout: int, several: bool
+) -> None:
+    """Write what queries return to a file or to stdout, up to the first that fails.
+
+    Args:
+        text: one query or, with `several`, queries with a semicolon behind each.
+        kind: ``'table'``, ``'csv'``, ``'json'`` or ``'parquet'``.
+        output: a file, replaced when the query has succeeded; None for stdout.
+        timeout: seconds of a query.
+
+    Raises:
+        OptionError: why there is no result.
+        FormatError, OSError: the index or table cannot be read.
+    """
+    import duckdb
+
+    from packidx.inspect.sql import connect_locked, failure, one_select, time_limit, write_result
+
+    is_new = output is not None and (output.is_file() or not output.exists())
+    views = asked.views(text)
+    with (
+        tempfile.TemporaryDirectory(
+            prefix=".packidx-", dir=output.resolve().parent if output and is_new else None
+        ) as temporary,
+        contextlib.ExitStack() as stack,
+    ):
+        result = os.path.join(temporary, "result")
+        try:
+            connection = stack.enter_context(connect_locked(views, result))
+            listed = [text]
+            if several:
+                found = [each.query for each in connection.extract_statements(text)]
+                listed = found or [_ALL_COLUMNS]
+            for query in listed:
+                with status() as doing, time_limit(connection, timeout):
+                    doing("running the query")
+                    selected = one_select(connection, query)
+                    if kind == "table":
+                        shown = _table(connection.sql(selected), output is None)
+                        Path(result).write_text(shown, encoding="utf-8")
+                    else:
+                        write_result(connection, selected, result, kind)
+                if output is not None and is_new:
+                    os.replace(result, output.resolve())
+                else:
+                    _copy(result, output)
+        except (duckdb.Error, PackidxError) as error:
+            raise OptionError(failure(error, text, views.absent)) from error
+
+
+def _table(relation: Any, is_shown: bool) -> str:
+    """DuckDB's picture of a relation: the first and last rows, and how many there are."""
+    is_narrow = is_shown and sys.stdout.isatty()
+    width = shutil.get_terminal_size((100, 24)).columns if is_narrow else _WIDE
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        relation.show(max_rows=_MOST_ROWS, max_width=width)
+    return visible(shown.getvalue().rstrip("\n") + "\n", lines=True)
+
+
+def _copy(result: str, output: Path | None) -> None:
+    """Copy a result to stdout, or into a pipe or device."""
+    if output is None and sys.stdout.isatty():
+        text = Path(result).read_text(encoding="utf-8").expandtabs(2)
+        print_text(visible(text, lines=True))
+        return
+    with open(result, "rb") as file, contextlib.ExitStack() as stack:
+        out = sys.stdout.buffer if output is None else stack.enter_context(open(output, "wb"))
+        shutil.copyfileobj(file, out)
+        out.flush()

@@ -10,7 +10,7 @@ import click
 from packidx.inspect.facts import result_facts
 from packidx.words import count, percent
 
-from ..options import json_option
+from ..options import json_option, option
 from ..show.console import (
     print_facts,
     print_json,
@@ -28,11 +28,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("index", metavar="INDEX|LENGTHS")
-@click.option(
-    "--verbose",
-    is_flag=True,
-    help="Of a plan, print all facts, and tables of its packs, schedule and sources.",
-)
+@option("--verbose", "Of a plan, print all facts, and tables of its packs, schedule and sources.")
 @json_option
 def stats(index: str, verbose: bool, as_json: bool) -> None:
     """Say how good the plan of INDEX or INDEX@ID is, or what the table LENGTHS holds.
@@ -83,7 +79,13 @@ def _print_index(opened: Index, verbose: bool, as_json: bool) -> None:
     warn(warnings)
 
 
+_SHORT = (
+    *("samples", "tokens", "packs", "fill", "steps", "lost", "left out", "no labels"),
+    *("mix", "options", "continues", "windows", "lengths"),
+)
 _QUANTILES = ("min", "p50", "p95", "p99", "max")
+_HELD = {"text": "text alone", "mixed": "mixed media", "unknown": "of unknown kind"}
+_HELD |= {kind: f"with {kind}" for kind in ("images", "videos", "audio")}
 
 
 def print_lengths_stats(stats: Mapping[str, Any]) -> None:
@@ -94,58 +96,26 @@ def print_lengths_stats(stats: Mapping[str, Any]) -> None:
     if stats["label_tokens"] is not None:
         facts["tokens"] += f", of which {count(stats['label_tokens'])} are known to be trained on"
     print_facts(stats["path"], facts)
-    _print_sources(stats["sources"])
-    _print_held(stats["sources"])
-    print_rows(
-        {
-            "longest samples": row["key"]
-            or (None if row["sample_id"] is None else f"sample {row['sample_id']}"),
-            "source": row["source"],
-            "length": row["length"],
-        }
-        for row in stats["longest"]
-    )
-
-
-def _print_sources(sources: list[dict[str, Any]]) -> None:
-    rows = []
-    for source in sources:
-        length = source["length"] or dict.fromkeys(_QUANTILES)
-        row = {"source": source["name"], "samples": source["num_ok"]}
-        row |= {"rejected": source["num_rejected"], "tokens": source["num_tokens"]}
-        row |= {"min length": length["min"]}
-        rows.append(row | {name: length[name] for name in _QUANTILES[1:]})
-    print_rows(rows)
-
-
-def _print_held(sources: list[dict[str, Any]]) -> None:
-    """Labels and media, where anything is known of them."""
-    rows = []
-    for source in sources:
+    rows, held = [], []
+    for source in stats["sources"]:
+        length, name = source["length"] or dict.fromkeys(_QUANTILES), {"source": source["name"]}
+        row = {"samples": source["num_ok"], "rejected": source["num_rejected"]}
+        row |= {"tokens": source["num_tokens"], "min length": length["min"]}
+        rows.append(name | row | {quantile: length[quantile] for quantile in _QUANTILES[1:]})
         labels, tokens = source["label_tokens"], source["num_tokens"]
-        held = [f"{count(number)} {_HELD[kind]}" for kind, number in source["modality"].items()]
-        rows.append(
-            {
-                "source": source["name"],
-                "counted": ", ".join(source["methods"]) or None,
-                "samples by what they hold": ", ".join(held) or None,
-                "trained on": percent(labels / tokens, 1) if labels and tokens else labels,
-                "images": source["num_images"],
-                "videos": source["num_videos"],
-            }
-        )
+        kinds = [f"{count(number)} {_HELD[kind]}" for kind, number in source["modality"].items()]
+        row = {"counted": ", ".join(source["methods"]) or None}
+        row |= {"samples by what they hold": ", ".join(kinds) or None}
+        row |= {"trained on": percent(labels / tokens, 1) if labels and tokens else labels}
+        held.append(name | row | {"images": source["num_images"], "videos": source["num_videos"]})
     print_rows(rows)
-
-
-_HELD = {"text": "text alone", "mixed": "mixed media", "unknown": "of unknown kind"}
-_HELD |= {kind: f"with {kind}" for kind in ("images", "videos", "audio")}
-
-
-_PER_PACK = ("min", "p50", "p95", "max", "mean")
-_SHORT = (
-    *("samples", "tokens", "packs", "fill", "steps", "lost", "left out", "no labels"),
-    *("mix", "options", "continues", "windows", "lengths"),
-)
+    print_rows(held)
+    longest = []
+    for row in stats["longest"]:
+        ident = None if row["sample_id"] is None else f"sample {row['sample_id']}"
+        own = {"source": row["source"], "length": row["length"]}
+        longest.append({"longest samples": row["key"] or ident} | own)
+    print_rows(longest)
 
 
 def _print_details(index: Index, told: Mapping[str, Any]) -> None:
@@ -155,34 +125,17 @@ def _print_details(index: Index, told: Mapping[str, Any]) -> None:
         told: `packidx.inspect.stats.plan_stats`.
     """
     print_rows(
-        {"per pack": name} | {key: _number(cell[key]) for key in _PER_PACK}
+        {"per pack": name} | {key: _number(value) for key, value in cell.items()}
         for name, cell in told["packs"].items()
     )
-    _print_schedule(told["schedule"])
-    print_rows(
-        {"source": each.name, "samples": each.num_samples, "dropped": each.num_dropped}
-        for each in index.snapshot.sources
-    )
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:,.0f}" if value == int(value) or value >= 100 else f"{value:,.2f}"
-
-
-def _print_schedule(schedule: list[dict[str, Any]]) -> None:
-    """The useful share of the time by number of ranks; nothing where there is no whole step."""
     orders = {"this plan": "planned", "random order": "random"}
     orders["by vision tokens"] = "by_vision_tokens"
     rows = []
-    for row in schedule:
-        told = {words: row[name] for words, name in orders.items()}
-        if any(told.values()):
+    for row in told["schedule"]:
+        if row["planned"]:  # there is a whole step
             ranks = {"useful time, ranks": f"{row['ranks']} x {row['micro_steps']}"}
-            shares = {
-                words: percent(each and each["useful_by_phase"]) for words, each in told.items()
-            }
+            useful = {words: row[name] for words, name in orders.items()}
+            shares = {words: percent(n and n["useful_by_phase"]) for words, n in useful.items()}
             rows.append(ranks | {"steps": row["steps"]} | shares)
     print_rows(rows)
     if rows:
@@ -191,3 +144,11 @@ def _print_schedule(schedule: list[dict[str, Any]]) -> None:
             "waits for the slowest of its micro-step, in the vision tower or in the language "
             "model, by the plan's cost model"
         )
+    print_rows(
+        {"source": each.name, "samples": each.num_samples, "dropped": each.num_dropped}
+        for each in index.snapshot.sources
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) or value >= 100 else f"{value:,.2f}"

@@ -11,10 +11,8 @@ import cloup
 
 from packidx.words import count
 
-from ..options import json_option, number, option, option_group
+from ..options import json_option, option_group
 from ..show.console import print_facts, print_json, print_rows, say, status
-
-Row = Mapping[str, Any]
 
 
 @cloup.command()
@@ -22,26 +20,29 @@ Row = Mapping[str, Any]
 @option_group(
     "a step",
     "--step 120 --rank 3 --world-size 8",
-    number("--step", "S", "Show what optimizer step S trains on.", least=0),
-    number("--rank", "R", "With --step: the packs of one rank.", least=0),
-    number("--world-size", "W", "Data-parallel ranks."),
+    {
+        "--step S:0": "Show what optimizer step S trains on.",
+        "--rank R:0": "With --step: the packs of one rank.",
+        "--world-size W:1": "Data-parallel ranks.",
+    },
 )
 @option_group(
     "a sample",
     "--key photo-17",
-    option("--key", "K", "Show where the samples with this key are."),
-    number("--sample-id", "N", "Show where sample N is.", least=0),
+    {
+        "--key K": "Show where the samples with this key are.",
+        "--sample-id N:0": "Show where sample N is.",
+    },
 )
 @option_group(
     "how training reads",
     "--global-batch 512 --seed 1 --epoch 2",
-    number(
-        "--global-batch",
-        "N",
-        "Packs per optimizer step, as PackSampler was given.  [default: what was planned for]",
-    ),
-    number("--seed", "N", "Seed of PackSampler.  [default: 0]", least=0),
-    number("--epoch", "E", "Epoch.  [default: 0]", least=0),
+    {
+        "--global-batch N:1": "Packs per optimizer step, as PackSampler was given.  [default: what "
+        "was planned for]",
+        "--seed N:0": "Seed of PackSampler.  [default: 0]",
+        "--epoch E:0": "Epoch.  [default: 0]",
+    },
 )
 @option_group(
     "output",
@@ -87,32 +88,21 @@ def trace(
     what = f"step {step}" if step is not None else f"key {key}" if key else f"sample {sample_id}"
     shown = {name: str(value) for name, value in facts.items() if value is not None}
     print_facts(f"{traced['path']}@{traced['snapshot_id'][:12]}, {what}", shown)
-    for pack in traced.get("packs", ()):
-        title = ", ".join(f"{n} {pack[n]}" for n in ("micro_step", "rank") if pack[n] is not None)
-        say("")
-        say(f"pack {pack['pack_id']}{title and ', '}{title}: {count(pack['length'])} tokens")
-        print_rows([_cells(sample) for sample in pack["samples"]])
-    if places := traced.get("places"):
-        say("")
-        names = ("epoch", "step", "micro_step", "rank", "pack_id")
-        when = [name for name in names if any(place[name] is not None for place in places)]
-        print_rows([{n: place[n] for n in when} | _cells(place) for place in places])
+    packs = traced.get("packs", ())
+    rows = traced.get("places") or [pack | sample for pack in packs for sample in pack["samples"]]
+    names = ("epoch", "step", "micro_step", "rank", "pack_id")
+    when = [name for name in names if any(row.get(name) is not None for row in rows)]
+    print_rows([{name: row[name] for name in when} | _cells(row) for row in rows])
     for row in traced.get("dropped", ()):
         why = ": ".join(filter(None, (row["reason"], row["detail"])))
         say(f"sample {row['sample_id']} is in no pack: {why}")
 
 
-def _cells(sample: Row) -> dict[str, str]:
-    tokens = count(sample["length"])
+def _cells(sample: Mapping[str, Any]) -> dict[str, Any]:
+    tokens, key = count(sample["length"]), sample["key"]
     if sample["piece"] or sample["token_start"]:
         tokens += f" from {count(sample['token_start'])}"
-    key = sample["key"]
     if key is None and sample["shard"] is not None:
         key = f"{os.path.basename(sample['shard'])}#{sample['row']}"
-    return {
-        "position": str(sample["position"]),
-        "sample": sample["sample_id"],
-        "tokens": tokens,
-        "source": sample["source"] or "–",
-        "key": key,
-    }
+    cells = {"position": sample["position"], "sample": sample["sample_id"], "tokens": tokens}
+    return cells | {"source": sample["source"], "key": key}

@@ -11,7 +11,6 @@ import cloup
 from packidx.errors import MissingExtraError, OptionError, VerificationError
 
 from ..options import (
-    flag,
     json_option,
     option,
     option_group,
@@ -30,10 +29,9 @@ if TYPE_CHECKING:
 @option_group(
     "what to look at",
     "--sample 64",
-    flag("--quick", "Check only the sizes of files and shards."),
+    option("--quick", "Check only the sizes of files and shards."),
     option(
-        "--sample num_sampled",
-        "N",
+        "--sample num_sampled N",
         "Encode N samples as training does, and compare their lengths.",
         default=0,
     ),
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
     "how the lengths were counted",
     "--processor Qwen/Qwen2.5-VL-7B-Instruct",
     planned_encoder_options,
-    option("--transform", "MODULE:NAME", "The transform that the lengths were counted with."),
+    {"--transform MODULE:NAME": "The transform that the lengths were counted with."},
 )
 @option_group(
     "output",

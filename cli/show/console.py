@@ -60,16 +60,6 @@ def print_json(value: Any) -> None:
     click.echo(json_text(value, indent=2))
 
 
-def print_result(summary: Any, show: Callable[[Any], None], as_json: bool) -> None:
-    """A dataclass as one JSON document or, by `show`, in words."""
-    if as_json:
-        from dataclasses import asdict
-
-        print_json(asdict(summary))
-    else:
-        show(summary)
-
-
 def print_facts(title: str, facts: Mapping[str, str]) -> None:
     """Two columns, a name and what it is, under a heading; what is longer than the terminal is
     wide goes on below itself, but for what is to be copied: places and commands."""

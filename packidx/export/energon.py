@@ -7,17 +7,21 @@ metadataset.yaml   a MetadatasetV2 that gives `packs.jsonl` the tars' folders as
 
 Energon reads a ``.jsonl`` with such an index as crude samples, and hands a cooker the stores named
 in ``aux``, in which media are looked up by member name (`DatasetReference.aux` in its
-metadataset/metadataset_v2.py, `CrudeJsonlDatasetFactory` in flavors/jsonl).
+metadataset/metadataset_v2.py, `CrudeJsonlDatasetFactory` in flavors/jsonl): in
+``.nv-meta/index.sqlite`` of the tars' folder, which `energon prepare` writes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import re
+import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import orjson
@@ -26,12 +30,11 @@ import pyarrow.compute as pc
 
 from packidx import digests
 from packidx.errors import BadRecord, OptionError, PackidxError, SourceError
-from packidx.export.energon_folders import Sources, as_energon_names
 from packidx.export.outputs import described, labels_of, open_exported, packs_in_order
 from packidx.export.packed_record import with_labels
 from packidx.format.manifest import RecordRange, Shard
-from packidx.index import Index, PlannedPack, PlannedSample
-from packidx.io import files, storage
+from packidx.index import Index, PlannedSample
+from packidx.io import files, storage, urls
 from packidx.io.option_files import dump_yaml
 from packidx.io.output_folder import Kind, replacing
 from packidx.io.ranges import Extent
@@ -40,6 +43,7 @@ from packidx.records.containers.registry import container
 from packidx.records.conversation import Media, message_of, stated_of, to_record
 from packidx.records.fetch import Fetcher, check_key
 from packidx.records.read import ReadRecord, RecordReader
+from packidx.records.sources.folders import ENERGON as FOLDER
 from packidx.run import open_workers
 from packidx.run.workers import Progress, Workers
 
@@ -52,6 +56,11 @@ KIND = Kind(
 VERSION = 1
 SUBFLAVORS = {"sample_type": "packidx"}
 """By which a task encoder knows these packs among other data."""
+
+
+_INFOS = (".info.json", ".info.yaml")  # of Energon 7, and of earlier ones
+DATABASE = f"{FOLDER}/index.sqlite"
+_BUCKET = re.compile(r"(s3|gs|ais)://([^/]+)(/.*|)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -105,26 +114,30 @@ def export_energon(
         SourceError, BadRecord, MismatchError: a tar is not the one that was planned.
     """
     begun = time.monotonic()
-    writers = open_workers("local", workers)
-    output = os.fspath(output)
+    writers, output = open_workers("local", workers), os.fspath(output)
     opened = open_exported(index, output, KIND, roots)
-    shards = _tars(opened)
-    sources = Sources([opened.resolve(shard.uri) for shard in shards])
-    _check_keys(opened, sources)
-    aux = {name: _as_seen(at, energon_roots or {}) for name, at in sources.folders.items()}
-    facts = [KIND.format, VERSION, opened.id, sources.folders]
-    identity = digests.digest(digests.canonical_json(facts))
+    shards, known = _tars(opened), dict[str, bool]()
+    paths = [opened.resolve(shard.uri) for shard in shards]
+    folders = {path: prepared_folder(urls.absolute(path), known) for path in paths}
+    names = {folder: f"src{n or ''}" for n, folder in enumerate(dict.fromkeys(folders.values()))}
+    _check_keys(opened, folders)
+    aux = {name: _as_seen(folder, energon_roots or {}) for folder, name in names.items()}
+    of_path = {path: names[folder] for path, folder in folders.items()} if len(names) > 1 else {}
+    identity = digests.digest(digests.canonical_json([KIND.format, VERSION, opened.id, folders]))
     with replacing(output, KIND, identity) as built, writers:
-        num_media = _write_packs(built.table, opened, sources, writers, progress)
+        num_media = _write_packs(built.table, opened, of_path, writers, progress)
         planned, written = opened.snapshot.lengths, described(built.table, (PACKS, IDX))
+        numbers = {
+            "num_packs": opened.num_packs,
+            "num_samples": opened.snapshot.result.num_pieces,
+            "num_media": num_media,
+        }
         manifest = {
             "format": KIND.format,
             "version": VERSION,
             "snapshot_id": opened.id,
             "capacity": opened.capacity,
-            "num_packs": opened.num_packs,
-            "num_samples": opened.snapshot.result.num_pieces,
-            "num_media": num_media,
+            **numbers,
             "encoder": planned.encoder and planned.encoder.to_json(),
             "transform": planned.transform and planned.transform.to_json(),
             "sources": aux,
@@ -132,18 +145,21 @@ def export_energon(
         }
         files.write_atomic(os.path.join(built.table, YAML), _metadataset(aux))
         files.write_json(os.path.join(built.table, KIND.manifest), manifest)
-    warnings, methods = [*sources.warnings], planned.methods
-    if guessed := methods.get("heuristic", 0):
+    warnings = [
+        f"{folder} has no {DATABASE}, in which Energon looks media up: run "
+        f"`{prepare_command(folder)}` before training"
+        for folder in names
+        if not (known.get(folder) and storage.is_file(urls.join(folder, DATABASE)))
+    ]
+    if guessed := planned.methods.get("heuristic", 0):
         warnings.append(
-            f"{guessed} of {sum(methods.values())} lengths are guesses, so token_len is not "
-            "len(input_ids): estimate with --processor"
+            f"{guessed} of {sum(planned.methods.values())} lengths are guesses, so token_len is not"
+            " len(input_ids): estimate with --processor"
         )
     return EnergonSummary(
         path=output,
         snapshot_id=opened.id,
-        num_packs=opened.num_packs,
-        num_samples=opened.snapshot.result.num_pieces,
-        num_media=num_media,
+        **numbers,
         nbytes=sum(file["bytes"] for file in written),
         source_bytes=sum(shard.bytes for shard in shards),
         sources=aux,
@@ -177,12 +193,12 @@ def _tars(index: Index) -> list[Shard]:
     return shards
 
 
-def _check_keys(index: Index, sources: Sources) -> None:
+def _check_keys(index: Index, folders: Mapping[str, str]) -> None:
     """Raise an OptionError if two samples of a folder have one key, by which Energon finds them."""
     shards = [index.resolve(shard.uri) for shard in index.snapshot.shards]
     columns, windows = ["key", "shard", "sample_id"], range(len(index.snapshot.windows))
     rows = pa.concat_tables(index.window("samples", number, columns) for number in windows)
-    folders = pa.array(list(map(sources.folder_of, shards))).take(rows["shard"])
+    folders = pa.array(list(map(folders.get, shards))).take(rows["shard"])
     rows = rows.append_column("folder", folders).group_by(["folder", "key"])
     found = rows.aggregate([("sample_id", "count_distinct")])
     for twice in found.filter(pc.field("sample_id_count_distinct") > 1).slice(0, 1).to_pylist():
@@ -201,51 +217,99 @@ def _as_seen(folder: str, roots: Mapping[str, str]) -> str:
     return as_energon_names(folder)
 
 
+def prepared_folder(path: str, known: dict[str, bool]) -> str:
+    """Return the nearest folder above a tar that Energon has prepared, else its own.
+
+    Args:
+        path: absolute, or a URL.
+        known: folders that were looked at, and whether they are prepared; it is added to.
+    """
+    own = folder = path.rpartition("/")[0] or "/"
+    while True:
+        if folder not in known:
+            infos = (urls.join(folder, f"{FOLDER}/{name}") for name in _INFOS)
+            known[folder] = any(map(storage.is_file, infos))
+        if known[folder]:
+            return folder
+        above = folder.rpartition("/")[0] or "/"
+        if above == folder or above.endswith(("://", ":/")):
+            return own
+        folder = above
+
+
+def prepare_command(folder: str, *options: str) -> str:
+    """Return the command that prepares a folder; one of a store as far as Energon knows it."""
+    with contextlib.suppress(OptionError):
+        folder = as_energon_names(folder)
+    return shlex.join(["energon", "prepare", folder, *options])
+
+
+def as_energon_names(folder: str) -> str:
+    """A folder of a store as Energon, which reads stores through Multi-Storage Client, names it.
+
+    ``s3://bucket/x`` is ``msc://_s3-bucket/x``, its profile that needs no configuration.
+
+    Raises:
+        OptionError: it is in a store that has no such profile.
+    """
+    if not urls.is_url(folder) or folder.startswith("msc://"):
+        return folder
+    match = _BUCKET.fullmatch(folder)
+    if match is None:
+        raise OptionError(
+            f"Energon cannot read {folder}: say with --energon-root OLD=NEW what it is there, such "
+            "as msc://PROFILE"
+        )
+    return f"msc://_{match[1]}-{match[2]}{match[3]}"
+
+
 _TASK_PACKS = 256
 """Packs of a task: thousands of samples."""
 _REQUESTS = 16  # at a time, to an object store; a disk is asked one after the other
 
 
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    """All that a process reads packs by."""
-
-    index: Index
-    sources: Sources
-    fetcher: Fetcher
+_Reader = tuple[Index, Fetcher, Mapping[str, str]]
+"""All that a process reads packs by: a tar's path → its name in ``aux``, if there are several."""
 
 
-def _reader(index: Index, shards: Sequence[str]) -> _Reader:
-    return _Reader(index, Sources(shards), Fetcher(index))
+def _reader(index: Index, of_path: Mapping[str, str]) -> _Reader:
+    return index, Fetcher(index), of_path
 
 
 def _lines(packs: range, reader: _Reader) -> tuple[list[bytes], int]:
     """A line of each pack, and how many media they name.
 
     Raises:
+        SourceError: a record is nested too deeply, or a name is not UTF-8.
         PackidxError: a sample cannot be exported.
     """
-    lines, num_media = [], 0
-    for number in packs:
-        pack = reader.index.pack(number)
-        waits = any(map(reader.fetcher.waits, pack.samples))
-        records = storage.overlapped(
-            functools.partial(_record, reader), pack.samples, _REQUESTS if waits else 1
-        )
-        for record in records:
-            num_media += len(record.media)
-        lines.append(pack_line(pack, records, reader.sources))
+    lines, num_media, fetcher = [], 0, reader[1]
+    for pack in map(reader[0].pack, packs):
+        threads = _REQUESTS if any(map(fetcher.waits, pack.samples)) else 1
+        read = functools.partial(_sample, reader)
+        samples = storage.overlapped(read, pack.samples, threads)
+        num_media += sum(len(sample["media"]) for sample in samples)
+        try:
+            line = {"pack_id": pack.pack_id, "samples": samples}
+            lines.append(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+        except orjson.JSONEncodeError as error:
+            keys = ", ".join(sample["key"] for sample in samples)
+            raise SourceError(
+                f"pack {pack.pack_id} cannot be written as JSON ({error}): leave out which of its "
+                f"samples cannot, {keys[:300]}"
+            ) from None
     return lines, num_media
 
 
-def _record(reader: _Reader, sample: PlannedSample) -> Record:
+def _sample(reader: _Reader, sample: PlannedSample) -> dict[str, Any]:
     """Return what a line says of a sample; its media are located, and not read."""
+    index, fetcher, of_path = reader
     if sample.shard is None or sample.offset is None or sample.nbytes is None:
         raise PackidxError(
-            f"sample {sample.key!r} of snapshot {reader.index.id[:12]} has no place in a tar: plan "
+            f"sample {sample.key!r} of snapshot {index.id[:12]} has no place in a tar: plan "
             "from a table that `packidx estimate` wrote"
         )
-    path = reader.fetcher.shard(sample.shard)
+    path = fetcher.shard(sample.shard)
     place = RecordRange(sample.offset, sample.offset + sample.nbytes, sample.row or 0, 1)
     [raw, *others] = container("tar").read(path, place)
     if others or raw.key is None:
@@ -254,12 +318,19 @@ def _record(reader: _Reader, sample: PlannedSample) -> Record:
             "estimate and plan again"
         )
     check_key(path, sample, raw.key)
-    record = RecordReader(reader.fetcher.layout(sample.source)).read(raw)
-    return record_in_words(record, path, labels_of(reader.index))
+    record = RecordReader(fetcher.layout(sample.source)).read(raw)
+    optional = {name: getattr(sample, name) for name in ("copy", "piece", "token_start")}
+    optional["aux"] = of_path.get(path)
+    said = record_in_words(record, path, labels_of(index)) | {"token_len": sample.length}
+    return said | {name: value for name, value in optional.items() if value}
 
 
 def _write_packs(
-    folder: str, index: Index, sources: Sources, workers: Workers, progress: Progress | None
+    folder: str,
+    index: Index,
+    of_path: Mapping[str, str],
+    workers: Workers,
+    progress: Progress | None,
 ) -> int:
     """Write `packs.jsonl` and its index; return how many media all lines name.
 
@@ -268,7 +339,7 @@ def _write_packs(
         PackidxError: a sample cannot be exported.
     """
     num_media = at = 0
-    setup = functools.partial(_reader, index, sources.shards)
+    setup = functools.partial(_reader, index, of_path)
     path = os.path.join(folder, PACKS)
     with (
         files.naming(path),
@@ -294,21 +365,12 @@ def _metadataset(aux: Mapping[str, str]) -> bytes:
     return dump_yaml(description).encode()
 
 
-class Record(NamedTuple):
-    """A line's words of a sample."""
-
-    path: str
-    """Its tar."""
-    key: str
-    """In its tar."""
-    json: dict[str, Any]
-    """The record: ``messages`` (and ``tools``), or ``input_ids`` (and ``labels``)."""
-    media: list[str]
-    """Names of members, one for each placeholder in order; of a video given as frames, all."""
-
-
-def record_in_words(record: ReadRecord, path: str, policy: LabelPolicy = DEFAULT_POLICY) -> Record:
-    """Return a record of the tar at `path` as a trainer needs it.
+def record_in_words(
+    record: ReadRecord, path: str, policy: LabelPolicy = DEFAULT_POLICY
+) -> dict[str, Any]:
+    """Return a record of the tar at `path` as a trainer needs it: its ``key`` in the tar, ``json``
+    (``messages`` and ``tools``, or ``input_ids`` and ``labels``) and ``media``, the names of
+    members, one for each placeholder in order; of a video given as frames, all.
 
     Raises:
         BadRecord: it cannot be understood; it could when it was counted.
@@ -331,34 +393,7 @@ def record_in_words(record: ReadRecord, path: str, policy: LabelPolicy = DEFAULT
     ident = None if record.raw is None else record.raw.columns.get("id")
     said = {} if ident in (None, key) else {"id": ident}
     words = to_record(conversation, lambda turn: message_of(turn, _placeholder))
-    return Record(path, key, {**said, **words}, media)
-
-
-def pack_line(pack: PlannedPack, records: Sequence[Record], sources: Sources) -> bytes:
-    """A pack's line, the newline included.
-
-    Args:
-        records: of its samples, by position.
-
-    Raises:
-        SourceError: a record is nested too deeply, or a name is not UTF-8.
-    """
-    samples: list[dict[str, Any]] = []
-    for record, located in zip(records, pack.samples, strict=True):
-        said: dict[str, Any] = {"key": record.key, "json": record.json}
-        said |= {"media": record.media, "token_len": located.length}
-        optional = {name: getattr(located, name) for name in ("copy", "piece", "token_start")}
-        optional["aux"] = sources.name_of(record.path)
-        samples.append(said | {name: value for name, value in optional.items() if value})
-    try:
-        line = {"pack_id": pack.pack_id, "samples": samples}
-        return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
-    except orjson.JSONEncodeError as error:
-        keys = ", ".join(record.key for record in records)
-        raise SourceError(
-            f"pack {pack.pack_id} cannot be written as JSON ({error}): leave out which of its "
-            f"samples cannot, {keys[:300]}"
-        ) from None
+    return {"key": key, "json": {**said, **words}, "media": media}
 
 
 def _placeholder(medium: Media) -> dict[str, Any]:

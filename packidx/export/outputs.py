@@ -30,58 +30,33 @@ def open_exported(
     """Open the snapshot that is exported.
 
     Raises:
-        OptionError: it, or `output`, cannot be exported or written.
+        OptionError: the plan is of a transform; or `output` holds what is exported, is in the
+            index, is no folder, or holds what no export has written.
         ChangedSource: a shard has another size than the one that was counted.
     """
     opened = open_index(index if isinstance(index, Index) else os.fspath(index), roots)
-    _check_records(opened)
-    check_export(output, opened, kind)
-    _check_shards(opened)
-    return opened
-
-
-def check_export(output: str, index: Index, kind: Kind) -> None:
-    """Refuse a folder (or a URL) that holds what the export reads, or what no export has written.
-
-    Raises:
-        OptionError: it does, is in the index, or is not a folder.
-        OSError: it cannot be looked at.
-    """
-    for path in (index.path, *(index.resolve(shard.uri) for shard in index.snapshot.shards)):
+    transform, shards = opened.snapshot.lengths.transform, opened.snapshot.shards
+    if transform is not None:
+        raise OptionError(
+            f"the lengths of {opened.path}@{opened.id[:12]} were counted with the transform "
+            f"{transform.name}, which runs in training, on the files' own records: export a plan "
+            "of lengths without one, or read this one with packidx.torch.PackedDataset"
+        )
+    for path in (opened.path, *(opened.resolve(shard.uri) for shard in shards)):
         if is_within(path, output):
             holds = "is itself what" if is_within(output, path) else f"holds {path}, which"
             raise OptionError(f"{output} {holds} is exported: name another folder")
-    if is_within(output, index.path):
-        raise OptionError(f"{output} is in the index {index.path}: name a folder outside of it")
+    if is_within(output, opened.path):
+        raise OptionError(f"{output} is in the index {opened.path}: name a folder outside of it")
     check_free(output, kind)
-
-
-def _check_records(index: Index) -> None:
-    """Refuse a plan of what is in no record of its files.
-
-    Raises:
-        OptionError: the plan is of a transform.
-    """
-    where = f"{index.path}@{index.id[:12]}"
-    transform = index.snapshot.lengths.transform
-    if transform is not None:
-        raise OptionError(
-            f"the lengths of {where} were counted with the transform {transform.name}, which "
-            "runs in training, on the files' own records: export a plan of lengths without one, or "
-            "read this one with packidx.torch.PackedDataset"
-        )
-
-
-def _check_shards(index: Index) -> None:
-    """Raise a ChangedSource for a shard of another size than the one that was counted; one that is
-    not there is an error where its samples are read."""
-    fetcher = Fetcher(index)
+    fetcher = Fetcher(opened)
 
     def check(number: int) -> None:
-        with contextlib.suppress(SourceError):
+        with contextlib.suppress(SourceError):  # an error where its samples are read
             fetcher.shard(number)
 
-    storage.overlapped(check, range(len(index.snapshot.shards)))
+    storage.overlapped(check, range(len(shards)))
+    return opened
 
 
 def labels_of(index: Snapshot) -> LabelPolicy:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -43,34 +42,10 @@ Files = list[tuple[str, bytes]]
 """Name after the key, and content."""
 
 
-TOTALS = ("num_packs", "num_samples", "num_tokens", "num_media")
-"""Contents of a pack."""
-
-
-class PackMembers(NamedTuple):
-    """A pack as a sample of a tar."""
-
-    files: dict[str, bytes]
-    """Name after the key → content."""
-    totals: dict[str, int]
-    """By `TOTALS`."""
-
-
-class _Written(NamedTuple):
-    """A sample as it stands in its pack's JSON, and its files."""
-
-    prompts: list[str]
-    captions: list[str]
-    names: Names
-    kinds: set[str]
-    record: dict[str, Any]
-    files: Files
-
-
 def pack_members(
     pack: PlannedPack, fetcher: Fetcher, counter: ConversationCounter | None
-) -> PackMembers:
-    """Read the records and media of a pack.
+) -> dict[str, bytes]:
+    """Read the records and media of a pack: name after the key → content.
 
     Args:
         counter: counts media as they were counted for the plan; None compares none.
@@ -79,29 +54,42 @@ def pack_members(
         ChangedSource: a medium is another one than was counted.
         SourceError: a sample cannot be read or written; the text names shard and key.
     """
-    written = _read_all(fetcher, counter, pack.samples)
-    files = {"json": orjson.dumps(_json(pack, written))}
-    files |= dict(file for entry in written for file in entry.files)
-    lengths = [sample.length for sample in pack.samples]
-    numbers = (1, len(lengths), sum(lengths), len(files) - 1)
-    return PackMembers(files, dict(zip(TOTALS, numbers, strict=True)))
-
-
-def _read_all(
-    fetcher: Fetcher, counter: ConversationCounter | None, samples: Sequence[PlannedSample]
-) -> list[_Written]:
-    """The samples in order; those that wait for a store are asked for side by side."""
+    # Those that wait for a store are asked for side by side.
+    threads = storage.THREADS if all(map(fetcher.waits, pack.samples)) else 1
     read = functools.partial(_read, fetcher, counter)
-    waiting = [at for at, sample in enumerate(samples) if fetcher.waits(sample)]
-    come = storage.overlapped(lambda at: read(samples[at], at), waiting)
-    opened = dict(zip(waiting, come, strict=True))
-    return [opened.get(at) or read(sample, at) for at, sample in enumerate(samples)]
+    written = storage.overlapped(read, pack.samples, threads)
+    meta: dict[str, Any] = {"pack_id": pack.pack_id}
+    members = {"sample_ids": "sample_id", "keys": "key", "sources": "source"}
+    for name, member in {**members, "token_lens": "length"}.items():
+        meta[name] = [getattr(sample, member) for sample in pack.samples]
+    meta["total_token_len"] = sum(meta["token_lens"])
+    meta["records"] = [entry.record for entry in written]
+    kinds: set[str] = set().union(*(entry.kinds for entry in written))
+    stated = {
+        "texts": {
+            "prompts": [[asked for asked, _ in entry.pairs] for entry in written],
+            "captions": [[answer for _, answer in entry.pairs] for entry in written],
+        },
+        "media_files": [entry.names for entry in written],
+        "media_type": "+".join(sorted(kinds)) or "text",
+        "_meta": meta,
+    }
+    media = (file for entry in written for file in entry.files)
+    return {"json": orjson.dumps(stated), **dict(media)}
 
 
-def _read(
-    fetcher: Fetcher, counter: ConversationCounter | None, sample: PlannedSample, position: int
-) -> _Written:
-    """A sample, whose files' names begin with its `position` in the pack.
+class _Written(NamedTuple):
+    """A sample as it stands in its pack's JSON, and its files."""
+
+    pairs: list[tuple[str, str]]
+    names: Names
+    kinds: set[str]
+    record: dict[str, Any]
+    files: Files
+
+
+def _read(fetcher: Fetcher, counter: ConversationCounter | None, sample: PlannedSample) -> _Written:
+    """A sample, whose files' names begin with its position in the pack.
 
     Raises:
         PackidxError: it cannot be read, parsed or written.
@@ -118,19 +106,16 @@ def _read(
         names: Names = []
         files: Files = []
         for number, medium in enumerate(conversation.media):
-            stem = f"s{position:03d}_{number}"
-            taken = [(stem, medium.ref)]
-            if isinstance(medium.ref, list | tuple):
-                taken = [(f"{stem}_{at:04d}", ref) for at, ref in enumerate(medium.ref)]
-            read = [_file(name, collector.files.get(ref)) for name, ref in taken]
+            stem, is_list = f"s{sample.position:03d}_{number}", isinstance(medium.ref, list | tuple)
+            refs = medium.ref if is_list else [medium.ref]
+            stems = [f"{stem}_{at:04d}" for at in range(len(refs))] if is_list else [stem]
+            read = [_file(n, collector.files.get(r)) for n, r in zip(stems, refs, strict=True)]
             files += read
             own = [name for name, _ in read]
-            names.append(own if isinstance(medium.ref, list | tuple) else own[0])
-        pairs = pairs_of(conversation)
-        prompts, captions = ([pair[side] for pair in pairs] for side in (0, 1))
-        messages = messages_of(conversation, names)
+            names.append(own if is_list else own[0])
+        pairs, messages = pairs_of(conversation), messages_of(conversation, names)
         try:
-            orjson.dumps([prompts, captions, messages])
+            orjson.dumps([pairs, messages])
         except TypeError as error:
             raise BadRecord("bad_turn", f"it is not JSON ({error})") from None
     except PackidxError as error:
@@ -144,7 +129,7 @@ def _read(
             f"{what}; mend it and export again, or plan without it (packidx plan --exclude)"
         ) from error
     kinds = {medium.kind for medium in conversation.media}
-    return _Written(prompts, captions, names, kinds, messages, files)
+    return _Written(pairs, names, kinds, messages, files)
 
 
 def with_labels(conversation: Conversation, policy: LabelPolicy) -> Conversation:
@@ -185,28 +170,6 @@ def _check_media(
                 f"{info.width} x {info.height} pixels and {info.num_frames} frames, patches of "
                 f"{here}, and {grid} were planned; restore it, or estimate and plan again"
             )
-
-
-def _json(pack: PlannedPack, written: Sequence[_Written]) -> dict[str, Any]:
-    kinds: set[str] = set().union(*(entry.kinds for entry in written))
-    meta = {
-        "pack_id": pack.pack_id,
-        "sample_ids": [sample.sample_id for sample in pack.samples],
-        "keys": [sample.key for sample in pack.samples],
-        "sources": [sample.source for sample in pack.samples],
-        "token_lens": [sample.length for sample in pack.samples],
-        "total_token_len": sum(sample.length for sample in pack.samples),
-        "records": [entry.record for entry in written],
-    }
-    return {
-        "texts": {
-            "prompts": [entry.prompts for entry in written],
-            "captions": [entry.captions for entry in written],
-        },
-        "media_files": [entry.names for entry in written],
-        "media_type": "+".join(sorted(kinds)) or "text",
-        "_meta": meta,
-    }
 
 
 _OWN = re.compile(r"\.([A-Za-z0-9]{1,8})$")

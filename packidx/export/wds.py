@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
@@ -23,13 +22,13 @@ from typing import Any
 
 from packidx import digests
 from packidx.errors import OptionError, PackidxError
-from packidx.export.energon_folders import prepare_command
+from packidx.export.energon import prepare_command
 from packidx.export.outputs import described, labels_of, open_exported, packs_in_order
-from packidx.export.packed_record import TOTALS, PackMembers, pack_members
+from packidx.export.packed_record import pack_members
 from packidx.index import Index
 from packidx.io import files
+from packidx.io.files import parse_size
 from packidx.io.output_folder import Kind, replacing
-from packidx.io.sizes import parse_size
 from packidx.processor.counter import ConversationCounter
 from packidx.records.fetch import Fetcher
 from packidx.records.sources.folders import ENERGON as FOLDER
@@ -134,7 +133,10 @@ def export_wds(
         setup = functools.partial(_reader, opened, counter)
         packs = packs_in_order(opened, _read, setup, readers, progress)
         digits = max(6, len(str(opened.num_packs - 1)))
-        tars, totals = _write_tars(built.table, _numbered(packs, **options), digits)
+        tars, num_media = _write_tars(built.table, _numbered(packs, **options), digits)
+        result = opened.snapshot.result
+        totals = {"num_packs": result.num_packs, "num_samples": result.num_pieces}
+        totals |= {"num_tokens": result.num_tokens, "num_media": num_media}
         files.write_atomic(os.path.join(built.table, FOLDER, "dataset.yaml"), _DATASET.encode())
         left = _prepare(built.table, output)
         manifest = {**head, **totals, "shards": tars, "software": software()}
@@ -158,7 +160,7 @@ def _reader(index: Index, counter: ConversationCounter | None) -> _Reader:
     return index, Fetcher(index), counter
 
 
-def _read(packs: range, reader: _Reader) -> PackMembers:
+def _read(packs: range, reader: _Reader) -> dict[str, bytes]:
     index, fetcher, counter = reader
     return pack_members(index.pack(packs.start), fetcher, counter)
 
@@ -183,13 +185,13 @@ def _media_counter(index: Index) -> tuple[ConversationCounter | None, str | None
 
 
 def _numbered(
-    packs: Iterable[tuple[range, PackMembers]], max_bytes: int
-) -> Iterator[tuple[int, int, PackMembers]]:
+    packs: Iterable[tuple[range, dict[str, bytes]]], max_bytes: int
+) -> Iterator[tuple[int, int, dict[str, bytes]]]:
     """Yield the number of its tar, its own number and the members of each pack; a tar is full when
     the next pack would exceed `max_bytes`."""
     tar = nbytes = 0
     for at, pack in packs:
-        more = sum(BLOCKSIZE + _rounded(len(data), BLOCKSIZE) for data in pack.files.values())
+        more = sum(BLOCKSIZE + _rounded(len(data), BLOCKSIZE) for data in pack.values())
         is_over = _rounded(nbytes + more + 2 * BLOCKSIZE, RECORDSIZE) > max_bytes
         if nbytes and is_over:
             tar, nbytes = tar + 1, 0
@@ -202,12 +204,12 @@ def _rounded(nbytes: int, multiple: int) -> int:
 
 
 def _write_tars(
-    folder: str, packs: Iterable[tuple[int, int, PackMembers]], digits: int
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    folder: str, packs: Iterable[tuple[int, int, dict[str, bytes]]], digits: int
+) -> tuple[list[dict[str, Any]], int]:
     """Write packs into tars; each gets its name when it is complete.
 
     Returns:
-        The tars, and the sums of `TOTALS`.
+        The tars, and how many media are in them.
 
     Raises:
         SourceError: a sample cannot be read, or a process died.
@@ -216,7 +218,7 @@ def _write_tars(
     from webdataset import TarWriter  # it loads torch where that is installed
 
     tars: list[dict[str, Any]] = []
-    totals = Counter(dict.fromkeys(TOTALS, 0))
+    num_media = 0
     plain: dict[str, Any] = {"encoder": False, "user": "", "group": "", "mode": 0o644, "mtime": 0}
     for number, members in itertools.groupby(packs, itemgetter(0)):
         name, ids = f"packs-{number:06d}.tar", []
@@ -227,13 +229,13 @@ def _write_tars(
             TarWriter(file, **plain) as tar,
         ):
             for _, pack_id, pack in members:
-                tar.write({"__key__": f"pack{pack_id:0{digits}d}", **pack.files})
-                totals.update(pack.totals)
+                tar.write({"__key__": f"pack{pack_id:0{digits}d}", **pack})
+                num_media += len(pack) - 1  # but for its JSON
                 ids.append(pack_id)
         os.rename(f"{path}.part", path)
         [written] = described(folder, [name])
         tars.append({**written, "first_pack": ids[0], "num_packs": len(ids)})
-    return tars, dict(totals)
+    return tars, num_media
 
 
 def _prepare(folder: str, output: str) -> str | None:

@@ -20,8 +20,7 @@ from packidx.errors import FormatError, OptionError
 from packidx.format.terms import ANSWERS, COLUMNS, PAIR_SIDES, TAGS
 from packidx.io import storage, urls
 from packidx.io.copies import StoredFile
-from packidx.io.files import refuse_open_files
-from packidx.io.unique_keys import load_json
+from packidx.io.files import load_json, refuse_open_files
 
 
 class Unfit(ValueError):

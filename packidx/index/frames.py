@@ -15,7 +15,7 @@ from packidx.format.lengths import KnownTable, known_table
 from packidx.format.parquet import scan_of
 from packidx.format.schema import PACKS
 from packidx.format.step_log import LOG_VIEWS, LOSSES, OUTLIERS, logged_steps
-from packidx.index.tables import ORDER, Steps
+from packidx.index.order import ORDER, Steps
 from packidx.io import urls
 from packidx.io.copies import local_copies
 

@@ -17,11 +17,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, SupportsIndex
+from functools import cached_property
+from typing import Any, Literal, SupportsIndex, TypedDict, Unpack
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from packidx.arrays import Int64s, Uint64s
 from packidx.errors import FormatError, MismatchError, OptionError
@@ -353,3 +355,97 @@ def consumed_packs(snapshot: IndexManifest, state: Any) -> Int64s:
     read.check_position(epochs.num_packs)
     order = epochs.order(mine, read.seed, read.epoch)
     return order.packs(np.arange(read.position, dtype=np.int64))
+
+
+ORDER = pa.schema(
+    [
+        pa.field("epoch", pa.int32()),
+        pa.field("step", pa.int64()),
+        pa.field("micro_step", pa.int32()),
+        pa.field("position", pa.int64()),
+        pa.field("pack_id", pa.int64()),
+    ]
+)
+"""Columns of `Steps.table`."""
+
+
+class StepOptions(TypedDict, total=False):
+    """The way that training deals packs to steps, each None or absent where it is as planned."""
+
+    seed: int | None
+    """Of `PackSampler`; None means 0."""
+
+    epoch: int | None
+    """The one to tell; None means 0."""
+
+    global_batch: int | None
+    """Packs per optimizer step."""
+
+    world_size: int | None
+    """Data-parallel ranks; None means as many as the plan's micro-steps have packs, where the steps
+    are the plan's."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of an epoch of an index."""
+
+    snapshot_id: str
+    epochs: Epochs
+    epoch: int
+    seed: int
+    global_batch: int | None
+    """Packs per optimizer step; None where nobody knows: `step` is null."""
+    world_size: int | None
+    """Data-parallel ranks; None where nobody knows: `micro_step` is null."""
+
+    @classmethod
+    def of(cls, snapshot: IndexManifest, **options: Unpack[StepOptions]) -> Steps:
+        """Make one of an index's manifest.
+
+        Raises:
+            OptionError: values that make no sense together.
+        """
+        epochs, planned = Epochs.of(snapshot), packs_per_step(snapshot)
+        epoch, seed = options.get("epoch") or 0, options.get("seed") or 0
+        global_batch, world_size = options.get("global_batch"), options.get("world_size")
+        if global_batch is not None:
+            name = f"snapshot {snapshot.snapshot_id[:12]}"
+            check_global_batch(global_batch, world_size or 1, epochs, name)
+        global_batch = global_batch or planned
+        if world_size is None:
+            is_planned = snapshot.result.schedule != "random" and global_batch == planned
+            world_size = epochs.chunk if is_planned else None
+        elif world_size < 1 or (global_batch is not None and global_batch % world_size):
+            raise OptionError(
+                f"world_size {world_size} does not divide the {global_batch} packs of a step: give"
+                " the global batch that PackSampler was given"
+            )
+        for name, value in {"seed": seed, "epoch": epoch}.items():
+            if not 0 <= value < SEEDS:
+                raise OptionError(f"{name} is {value}: it must be at least 0 and below 2^63")
+        return cls(snapshot.snapshot_id, epochs, epoch, seed, global_batch, world_size)
+
+    @cached_property
+    def dealing(self) -> Dealing:
+        """The packs of the epoch in the order of training; a step each if steps are unknown."""
+        order = self.epochs.order(self.snapshot_id, self.seed, self.epoch)
+        return Dealing(order, self.global_batch or 1)
+
+    def table(self) -> pa.Table:
+        """A row per pack (schema `ORDER`), in the order of training.
+
+        The packs after the last whole step, which an epoch leaves out, have no `step`.
+        """
+        dealing, order = self.dealing, self.dealing.order
+        position = np.arange(order.num_packs, dtype=np.int64)
+        left_out = position >= (0 if self.global_batch is None else dealing.end)
+        steps, micro_steps = dealing.turns(position, self.world_size or 1)
+        columns = {
+            "epoch": pa.array(np.full(len(position), self.epoch)),
+            "step": pa.array(steps, mask=left_out),
+            "micro_step": pa.array(micro_steps, mask=left_out | (self.world_size is None)),
+            "position": pa.array(position),
+            "pack_id": pa.array(order.packs(position)),
+        }
+        return pa.table(columns).cast(ORDER)

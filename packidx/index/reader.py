@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Unpack
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from packidx.errors import FormatError
-from packidx.format.index import OPTIONAL, STORED, PlacedWindow, read_manifest
+from packidx.errors import FormatError, NotFoundInIndex
+from packidx.format.index import OPTIONAL, STORED, TABLES, PlacedWindow, read_manifest
 from packidx.format.schema import PACKS, PlannedPack, PlannedSample
 from packidx.index.described import plan_line
-from packidx.index.row_groups import RowGroups
-from packidx.index.tables import StepOptions, Steps, read_table
-from packidx.io.copies import StoredFile
+from packidx.index.order import StepOptions, Steps
+from packidx.index.row_groups import RowGroups, read_as_format
+from packidx.io.copies import StoredFile, local_copies
 
 if TYPE_CHECKING:
     import duckdb
@@ -84,28 +86,49 @@ class Index:
 
     def packs(self, columns: Sequence[str] | None = None) -> pa.Table:
         """``to_arrow("packs", columns)``."""
-        return read_table(self.snapshot, self.path, "packs", columns)
+        return self.to_arrow("packs", columns)
 
     def samples(self, columns: Sequence[str] | None = None) -> pa.Table:
         """``to_arrow("samples", columns)``."""
-        return read_table(self.snapshot, self.path, "samples", columns)
+        return self.to_arrow("samples", columns)
 
     def dropped(self, columns: Sequence[str] | None = None) -> pa.Table:
         """``to_arrow("dropped", columns)``."""
-        return read_table(self.snapshot, self.path, "dropped", columns)
+        return self.to_arrow("dropped", columns)
 
-    def to_arrow(self, table: str, columns: Sequence[str] | None = None) -> pa.Table:
+    def to_arrow(
+        self, table: str, columns: Sequence[str] | None = None, window: int | None = None
+    ) -> pa.Table:
         """One of the tables ``'packs'``, ``'samples'`` and ``'dropped'`` (schemas: FORMAT.md).
 
         Args:
             table: its name.
             columns: the ones to read, in this order; all by default.
+            window: read the rows of this window alone.
 
         Raises:
             NotFoundInIndex: there is no such table, or it has no such column.
             FormatError: a file is missing or damaged.
         """
-        return read_table(self.snapshot, self.path, table, columns)
+        if table not in TABLES:
+            there = ", ".join(TABLES)
+            raise NotFoundInIndex(
+                f"there is no table {table!r}: there are {there}; ask index.duckdb()"
+            )
+        schema = TABLES[table]
+        wanted = list(columns) if columns is not None else schema.names
+        if unknown := [name for name in wanted if name not in schema.names]:
+            raise NotFoundInIndex(
+                f"{table} has no column {unknown[0]!r}: it has {', '.join(schema.names)}"
+            )
+        tables = [schema.empty_table().select(wanted)]
+        placed = self.snapshot.placed
+        for each in placed if window is None else [placed[window]]:
+            parts = self.files(table, each.number)
+            read = partial(_read, table=table, wanted=wanted, placed=each)
+            for part, copy in zip(parts, local_copies(parts), strict=True):
+                tables.append(read_as_format(part.path, copy, read))
+        return pa.concat_tables(tables)
 
     def duckdb(self, **steps: Unpack[StepOptions]) -> duckdb.DuckDBPyConnection:
         """A DuckDB connection of its own, with the views of `packidx sql`.
@@ -116,7 +139,7 @@ class Index:
         Args:
             steps: of the view ``steps``, the packs in the order of training: ``seed``, ``epoch``,
                 ``global_batch`` and ``world_size``, each as planned where it is not given
-                (`packidx.index.tables.StepOptions`).
+                (`packidx.index.order.StepOptions`).
 
         Raises:
             MissingExtraError: duckdb is not installed, as where packs are only read.
@@ -129,7 +152,7 @@ class Index:
 
     def window(self, table: str, number: int, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of one window in ``'packs'``, ``'samples'`` or ``'dropped'``."""
-        return read_table(self.snapshot, self.path, table, columns, number)
+        return self.to_arrow(table, columns, number)
 
     def pack(self, pack_id: int) -> PlannedPack:
         """Pack number `pack_id` with its samples.
@@ -229,3 +252,34 @@ class Index:
 
 def _is_below(uri: str, prefix: str) -> bool:
     return uri == prefix or uri.startswith(prefix + "/")
+
+
+_STORED_AS = {"pack_id": "pack"}
+
+
+def _read(path: str, *, table: str, wanted: list[str], placed: PlacedWindow) -> pa.Table:
+    """Columns of the file of a window, numbered as in the whole table."""
+    from pyarrow import compute  # takes 20 ms to load, of a worker's time
+
+    file = pq.ParquetFile(path, page_checksum_verification=True)
+    there = set(file.schema_arrow.names)
+    own = [_STORED_AS.get(name, name) for name in wanted if name != "window"]
+    stored = [name for name in own if name in there or name not in OPTIONAL[table]]
+    rows = file.read(columns=stored)
+    if stored and rows.num_columns < len(stored):
+        raise KeyError(next(name for name in stored if name not in rows.column_names))
+    firsts = {"pack_id": placed.first_pack, "first_row": placed.first_piece}
+    columns = []
+    schema = pa.schema([TABLES[table].field(name) for name in wanted])
+    for name in wanted:
+        own_name = _STORED_AS.get(name, name)
+        if name == "window":
+            column: Any = pa.array(np.full(file.metadata.num_rows, placed.number, np.int32))
+        elif own_name not in stored:
+            column = pa.nulls(file.metadata.num_rows, schema.field(name).type)
+        elif first := firsts.get(name):
+            column = compute.add(rows.column(own_name), first)
+        else:
+            column = rows.column(own_name)
+        columns.append(column)
+    return pa.table(columns, schema)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from typing import TYPE_CHECKING, Any
 
 from packidx.plan.options import command_words
@@ -12,43 +12,53 @@ if TYPE_CHECKING:
     from packidx.format.index import IndexManifest, Options, Result
 
 _REJECTED = "rejected"
+_BOUNDS = {"volume": "⌈Σ/C⌉", "L2": "Martello–Toth L2", "LP": "linear program"}
+
+
+def listed(numbers: Iterable[tuple[str, int]]) -> str:
+    """Numbers and what they are of: ``20 exact, 3 heuristic``."""
+    return ", ".join(f"{number:,} {name}" for name, number in numbers)
 
 
 def result_facts(snapshot: IndexManifest) -> dict[str, str]:
     """A manifest's result and options in words; the same for `plan` and `stats`."""
+    from packidx.index.described import untrained_sources
+
     result, options, lengths = snapshot.result, snapshot.options, snapshot.lengths
-    num_in = lengths.num_samples
-    capacity = number_of(options.capacity, "token")
     proofs = ", ".join(_BOUNDS.get(name, name) for name in result.bound.split(", "))
+    taken = result.strategies
+    rules = listed(taken.items()) if len(taken) > 1 else "".join(taken)
     facts = {
-        "samples": f"{count(num_in)} in, {count(result.num_samples)} packed",
+        "samples": f"{count(lengths.num_samples)} in, {count(result.num_samples)} packed",
         "tokens": count(result.num_tokens),
-        "packs": f"{count(result.num_packs)} of {capacity}",
+        "packs": f"{count(result.num_packs)} of {number_of(options.capacity, 'token')}",
         "fill": f"{100 * result.fill:.3f} %",
         "lower bound": f"{number_of(result.lower_bound, 'pack')} ({proofs})",
         "gap": f"{number_of(result.gap, 'pack')} ({result.gap_percent:.3f} %)",
-        "strategy": _strategies(options.strategy, result.strategies),
+        "strategy": ": ".join(dict.fromkeys([options.strategy, rules])),
         "schedule": _schedule(result),
         "steps": _steps(snapshot),
-        "lost": _lost(result, num_in, bool(options.weights)),
+        "lost": _lost(snapshot),
     }
+    untrained = [f"source {name}" for name in untrained_sources(snapshot)]
+    if packs := result.num_packs_without_labels:
+        untrained.append(number_of(packs, "pack"))
     whys = {"copies": options.weights, "pieces of long samples": options.on_long == "split"}
     placed = f"{number_of(result.num_pieces, 'time')}: {', '.join(w for w in whys if whys[w])}"
+    cut = f"{number_of(result.num_tokens_cut, 'token')} of long samples"
     optional = {
         "left out": _reasons(result, by_choice=True),
-        "no labels": _without_labels(snapshot),
+        "no labels": ", ".join(untrained),
         "mix": _mix(options),
         "options": asked_for(options),
         "continues": _continued(options),
         "windows": count(len(snapshot.windows)) if len(snapshot.windows) > 1 else None,
         "placed": placed if result.num_pieces != result.num_samples else None,
-        "cut off": f"{number_of(result.num_tokens_cut, 'token')} of long samples"
-        if result.num_tokens_cut
-        else None,
-        "margin" if options.margin else "planned": margin_fact(snapshot),
+        "cut off": cut if result.num_tokens_cut else None,
+        "margin" if options.margin else "planned": _planned(snapshot),
     }
     facts |= {name: said for name, said in optional.items() if said}
-    how = ", ".join(f"{n:,} {name}" for name, n in lengths.methods.items())
+    how = listed(lengths.methods.items())
     by = f", by {lengths.encoder.name}" if lengths.encoder else ""
     facts["lengths"] = f"{how}{by}" if how else "taken as given"
     compared = None if lengths.encoder is None else lengths.encoder.compared
@@ -106,53 +116,35 @@ def _steps(snapshot: IndexManifest) -> str:
         return f"none: {number_of(size, 'pack')} per step, but {count(packs)} planned"
     said = f"{count(steps)} of {number_of(size, 'pack')} each per epoch"
     if left:
-        share = 100 * left / packs
-        are, others = ("is", "another one") if left == 1 else ("are", "others")
-        said += (
-            f"; {number_of(left, 'pack')} ({share:.1f} %) {are} left over, {others} in each epoch"
-        )
+        said += f"; left over, others in each epoch: {number_of(left, 'pack')}"
+        said += f" ({100 * left / packs:.1f} %)"
     return said
 
 
-def _lost(result: Result, num_in: int, has_copies: bool) -> str:
+def _lost(snapshot: IndexManifest) -> str:
     """Samples that could not be packed, and their share of the tokens that were to be.
 
-    Rejected records, whose tokens nobody knows, have a share of the records.
+    Rejected records, whose tokens are unknown, have a share of the records.
     """
+    result, num_in = snapshot.result, snapshot.lengths.num_samples
     reasons = _reasons(result, by_choice=False)
     rejected, tokens = result.dropped.get(_REJECTED, 0), result.num_tokens_lost
     if not reasons and not rejected and not tokens:
         return "0"
     of = f"{result.lost_percent:.1f} % of the {count(result.num_tokens_eligible)} to be packed"
-    if has_copies:
-        of += ", each sample counted once"
-    said = f"{number_of(tokens, 'token')}, {of}" + (f" ({reasons})" if reasons else "")
-    if not rejected:
-        return said
-    are, share = "is" if rejected == 1 else "are", 100 * rejected / num_in
-    return f"{said}; {rejected:,} of the {num_in:,} records {are} rejected ({share:.1f} %)"
+    once = ", each sample counted once" if snapshot.options.weights else ""
+    said = f"{number_of(tokens, 'token')}, {of}{once}" + (f" ({reasons})" if reasons else "")
+    if rejected:
+        said += f"; rejected: {number_of(rejected, 'record')} ({100 * rejected / num_in:.1f} %)"
+    return said
 
 
 def _reasons(result: Result, *, by_choice: bool) -> str:
     """Dropped samples by reason, but for the rejected: those left out by choice, or the others."""
     from packidx.format.terms import BY_CHOICE
 
-    counted = {
-        why: n
-        for why, n in result.dropped.items()
-        if why != _REJECTED and (why in BY_CHOICE) == by_choice
-    }
-    return ", ".join(f"{n:,} {why}" for why, n in counted.items())
-
-
-def _without_labels(snapshot: IndexManifest) -> str:
-    """The sources and the number of packs that train on nothing."""
-    from packidx.index.described import untrained_sources
-
-    said = [f"source {name}" for name in untrained_sources(snapshot)]
-    if packs := snapshot.result.num_packs_without_labels:
-        said.append(number_of(packs, "pack"))
-    return ", ".join(said)
+    dropped = result.dropped.items()
+    return listed(p for p in dropped if p[0] != _REJECTED and (p[0] in BY_CHOICE) == by_choice)
 
 
 # Options that say themselves in other lines.
@@ -186,31 +178,14 @@ def asked_for(options: Options, said: Set[str] = _SAID) -> str:
     return " ".join([*command_words(asked), *(["--exclude …"] if options.excluded else [])])
 
 
-def margin_fact(snapshot: IndexManifest) -> str | None:
+def _planned(snapshot: IndexManifest) -> str | None:
     """Return what packs are planned for and why; None where they may be filled."""
     options = snapshot.options
     if options.planned_capacity == options.capacity:
         return None
-    share = f"packs of at most {options.planned_capacity:,} tokens are planned"
+    said = f"packs of at most {options.planned_capacity:,} tokens are planned"
     if options.margin:
-        share = f"{100 * options.margin:.2f} %: {share}"
-    inexact = {name: n for name, n in snapshot.lengths.methods.items() if name != "exact"}
-    listed = ", ".join(f"{n:,} {name}" for name, n in inexact.items())
-    return f"{share} ({listed} lengths)" if inexact and options.margin else share
-
-
-def _strategies(asked: str, taken: Mapping[str, int]) -> str:
-    """Return what was asked for, and what it came to."""
-    if len(taken) == 1:
-        name = next(iter(taken))
-        return asked if name == asked else f"{asked}: {name}"
-    return f"{asked}: " + ", ".join(
-        f"{name} ({number_of(n, 'window')})" for name, n in taken.items()
-    )
-
-
-_BOUNDS = {
-    "volume": "⌈Σ/C⌉",
-    "L2": "Martello–Toth L2",
-    "LP": "linear program",
-}
+        said = f"{100 * options.margin:.2f} %: {said}"
+        if how := listed(p for p in snapshot.lengths.methods.items() if p[0] != "exact"):
+            said += f" ({how} lengths)"
+    return said

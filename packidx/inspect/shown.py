@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,41 +25,7 @@ from packidx.user_code import Transform
 Encode = Callable[[dict[str, Any]], Mapping[str, Any]]
 _IGNORED = -100
 _FOLDED = 4
-"""Equal special tokens in a row, from which on they are told by their number."""
-
-
-class Words:
-    """Tokens as text; as their numbers where nobody knows their text."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        """`tokenizer`: of `tokenizers`; None where there is none."""
-        self._tokenizer = tokenizer
-        self._special = None if tokenizer is None else set(tokenizer.get_added_tokens_decoder())
-
-    def is_special(self, ids: Int64s) -> Bools:
-        """bool [n]: a token that no text is made of."""
-        return np.ones(len(ids), bool) if self._special is None else np.isin(ids, [*self._special])
-
-    def of(self, ids: Sequence[int]) -> str:
-        """The text of tokens, special ones included."""
-        if self._tokenizer is None:
-            return "".join(f" {ident}" for ident in ids)
-        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
-        return text
-
-    def are_known(self, ids: Int64s) -> Bools:
-        """bool [n]: the tokenizer has such a token."""
-        if self._tokenizer is None:
-            return np.ones(len(ids), bool)
-        known = {i for i in set(ids.tolist()) if i >= 0 and self._tokenizer.id_to_token(i)}
-        return np.isin(ids, list(known))
-
-    def token(self, ident: int) -> str:
-        """One token; the number of one that the tokenizer does not have: ``⟨156669⟩``."""
-        if self._tokenizer is None:
-            return f" {ident}"
-        token = self._tokenizer.id_to_token(ident) if ident >= 0 else None
-        return f"⟨{ident}⟩" if token is None else str(token)
+"""Equal special tokens in a row, from which on their number is shown."""
 
 
 class TokenRun(NamedTuple):
@@ -86,7 +52,7 @@ def shown_samples(
     path: str,
     number: int,
     encode: Encode,
-    words: Words,
+    tokenizer: Any,
     transform: Transform | None = None,
 ) -> list[dict[str, Any]]:
     """Return the first `number` usable samples of the lengths table at `path`, by turns of its
@@ -94,6 +60,7 @@ def shown_samples(
 
     Args:
         encode: what the table was counted with, as was `transform`.
+        tokenizer: of `tokenizers`; None shows the numbers of tokens.
 
     Returns:
         ``sample_id``, ``source``, ``key``, ``planned_length`` (tokens by the table),
@@ -110,7 +77,7 @@ def shown_samples(
         {
             **{name: getattr(sample, name) for name in ("sample_id", "source", "key")},
             "planned_length": sample.length,
-            **_built(sample, fetcher, encode, words),
+            **_built(sample, fetcher, encode, tokenizer),
         }
         for sample in _first_samples(path, manifest, number)
     ]
@@ -153,7 +120,9 @@ def _usable_rows(path: str, manifest: LengthsManifest) -> Iterator[dict[str, Any
                 yield from rows.to_pylist()
 
 
-def _built(sample: PlannedSample, fetcher: Fetcher, encode: Encode, words: Words) -> dict[str, Any]:
+def _built(
+    sample: PlannedSample, fetcher: Fetcher, encode: Encode, tokenizer: Any
+) -> dict[str, Any]:
     """Return what the encoder makes of a sample."""
     failed: dict[str, Any] = {"length": 0, "label_tokens": 0, "runs": []}
     try:
@@ -169,42 +138,46 @@ def _built(sample: PlannedSample, fetcher: Fetcher, encode: Encode, words: Words
     labels = ids if labels is None else np.asarray(labels, np.int64).reshape(-1)
     trained = labels != _IGNORED
     trained[:1] = False  # nothing predicts the first token
-    runs = list(runs_of(ids, trained, words))
+    runs = list(runs_of(ids, trained, tokenizer))
     numbers = {"length": len(ids), "label_tokens": int(trained.sum())}
     return {**numbers, "runs": [run._asdict() for run in runs], "error": None}
 
 
-def runs_of(ids: Int64s, trained: Bools, words: Words) -> Iterator[TokenRun]:
+def runs_of(ids: Int64s, trained: Bools, tokenizer: Any) -> Iterator[TokenRun]:
     """The tokens in words, int64 [n] and bool [n].
 
-    What stands for a medium, and whatever special token comes again and again, is one token and
-    its number: ``<|image_pad|>×256``. No token is left out: the text of some tokens depends on
-    those before, so a run's is what they make together with the run before more than that alone.
+    What stands for a medium, and whatever special token is repeated, is one token and its number:
+    ``<|image_pad|>×256``; a token that the tokenizer does not have is its number: ``⟨156669⟩``. No
+    token is left out: the text of some tokens depends on those before, so the text of tokens is
+    what they make together with the ones before more than those alone.
     """
-    folded, known = _repeated(ids, words.is_special(ids)), words.are_known(ids)
-    border = np.ones(len(ids) + 1, bool)
-    border[1:-1] = (trained[1:] != trained[:-1]) | (folded[1:] != folded[:-1])
-    border[1:-1] |= (known[1:] != known[:-1]) | (folded[1:] & (ids[1:] != ids[:-1]))
-    context = 0
-    pieces = []
-    for start, stop in itertools.pairwise(np.flatnonzero(border).tolist()):
-        if folded[start]:
-            text = f"{words.token(int(ids[start]))}×{stop - start}"
-        elif not known[start]:
-            text = "".join(map(words.token, ids[start:stop].tolist()))
+    special = set() if tokenizer is None else tokenizer.get_added_tokens_decoder().keys()
+    alone: list[str | None] = []  # the text of a token that is not decoded with others
+    for (ident, _), same in itertools.groupby(zip(ids.tolist(), trained.tolist(), strict=True)):
+        number = len(list(same))
+        text: str | None = f" {ident}"
+        is_folded = number >= _FOLDED and (tokenizer is None or ident in special)
+        if tokenizer is not None:
+            known = tokenizer.id_to_token(ident) if ident >= 0 else None
+            text = f"⟨{ident}⟩" if known is None else known if is_folded else None
+        alone += [f"{text}×{number}", *[""] * (number - 1)] if is_folded else [text] * number
+
+    def decoded(start: int, stop: int) -> str:
+        text: str = tokenizer.decode(ids[start:stop].tolist(), skip_special_tokens=False)
+        return text
+
+    texts, context, start = [], 0, 0
+    for (is_trained, is_alone), same in itertools.groupby(
+        zip(trained.tolist(), [text is not None for text in alone], strict=True)
+    ):
+        stop = start + len(list(same))
+        if is_alone:
+            text, context = "".join(filter(None, alone[start:stop])), stop
         else:
-            before, upto = (words.of(ids[context:end].tolist()) for end in (start, stop))
-            text = upto[len(os.path.commonprefix([before, upto])) :]
-        pieces.append(TokenRun(text, stop - start, bool(trained[start])))
-        context = start if known[start] else stop
-    for is_trained, same in itertools.groupby(pieces, key=lambda run: run.trained):
-        neighbours = list(same)
-        num_tokens = sum(run.num_tokens for run in neighbours)
-        yield TokenRun("".join(run.text for run in neighbours), num_tokens, is_trained)
-
-
-def _repeated(ids: Int64s, special: Bools) -> Bools:
-    """bool [n]: the token is one of `_FOLDED` equal special ones in a row, or more."""
-    first = np.flatnonzero(np.r_[True, ids[1:] != ids[:-1]]) if len(ids) else ids
-    sizes = np.diff(np.append(first, len(ids)))
-    return np.repeat(sizes >= _FOLDED, sizes) & special
+            before, upto = decoded(context, start), decoded(context, stop)
+            text, context = upto[len(os.path.commonprefix([before, upto])) :], start
+        texts.append(TokenRun(text, stop - start, is_trained))
+        start = stop
+    for is_trained, runs in itertools.groupby(texts, key=lambda run: run.trained):
+        both = list(runs)
+        yield TokenRun("".join(r.text for r in both), sum(r.num_tokens for r in both), is_trained)

@@ -29,7 +29,7 @@ from packidx.index.frames import (
     views_of_index,
     views_of_lengths,
 )
-from packidx.index.tables import Steps
+from packidx.index.order import Steps
 from packidx.io import urls
 
 Row = dict[str, Any]
@@ -42,8 +42,6 @@ class Asked:
     path: str
     index: Index | None
     lengths: KnownTable | None
-    steps: Steps | None
-    """Of the view `steps`."""
     log: tuple[str, ...] = ()
     """Files of a run's log of its steps."""
 
@@ -69,11 +67,11 @@ class Asked:
             FormatError: a file is missing or damaged.
             OSError: a store cannot be asked.
         """
-        named = {name for name in self.names if re.search(rf"\b{name}\b", query, re.I)}
-        if self.lengths is not None:
+        if self.index is None:
+            assert self.lengths is not None
             return views_of_lengths(self.lengths, self.path)
-        assert self.index is not None
-        steps = self.steps if "steps" in named else None
+        named = {name for name in self.names if re.search(rf"\b{name}\b", query, re.I)}
+        steps = Steps.of(self.index.snapshot) if "steps" in named else None
         return views_of_index(self.index, named or set(VIEWS), steps, self.log)
 
 
@@ -97,10 +95,9 @@ def asked(path: str, roots: Mapping[str, str], log: str | None = None) -> Asked:
         if log is not None:
             raise
         with contextlib.suppress(SourceError):
-            return Asked(path, None, known_table(urls.local_path(path)), None)
+            return Asked(path, None, known_table(urls.local_path(path)))
         raise
-    files = () if log is None else tuple(log_files(log, index.id))
-    return Asked(path, index, None, Steps.of(index.snapshot), files)
+    return Asked(path, index, None, () if log is None else tuple(log_files(log, index.id)))
 
 
 MEMORY_LIMIT = "4GB"

@@ -13,8 +13,7 @@ import numpy as np
 
 from packidx.errors import NotFoundInIndex, OptionError
 from packidx.index import Index
-from packidx.index.order import Dealing, check_rank
-from packidx.index.tables import StepOptions, Steps
+from packidx.index.order import StepOptions, Steps, check_rank
 from packidx.inspect.sql import Row, rows_of, tables_of
 
 _OF_SAMPLE = (
@@ -26,30 +25,25 @@ _PLACES = f"SELECT pack_id, {', '.join(_OF_SAMPLE)} FROM samples {_WHERE} ORDER 
 _DROPPED = f"SELECT sample_id, source, key, reason, detail, length FROM dropped {_WHERE} ORDER BY 1"
 
 
-class _Run:
-    """The steps of an epoch, and what results say of it."""
+def _facts(index: Index, steps: Steps, world_size: int | None) -> Row:
+    of_steps = {"seed": steps.seed, "global_batch": steps.global_batch, "world_size": world_size}
+    return {"snapshot_id": index.id, "path": index.path, **of_steps}
 
-    def __init__(self, index: Index, options: StepOptions) -> None:
-        self.index, self.steps = index, Steps.of(index.snapshot, **options)
-        self.world_size = options.get("world_size")
-        order = self.steps.epochs.order(index.id, self.steps.seed, self.steps.epoch)
-        self.dealing = Dealing(order, self.steps.global_batch or 1)
-        steps = {"seed": self.steps.seed, "global_batch": self.steps.global_batch}
-        self.facts = {"snapshot_id": index.id, "path": index.path, **steps}
-        self.facts["world_size"] = self.world_size
 
-    def place(self, at: int) -> Row:
-        """Return the step, and with a world size the micro-step and rank, of an order position."""
-        if self.steps.global_batch is None or at >= self.dealing.end:
-            return dict.fromkeys(("step", "micro_step", "rank"))
-        step, place = divmod(at, self.dealing.global_batch)
-        micro_step, rank = divmod(place, self.world_size) if self.world_size else (None, None)
-        return {"step": step, "micro_step": micro_step, "rank": rank}
+def _turn(steps: Steps, at: int, world_size: int | None) -> Row:
+    """Return the step, and with a world size the micro-step and rank, of an order position."""
+    if steps.global_batch is None or at >= steps.dealing.end:
+        return dict.fromkeys(("step", "micro_step", "rank"))
+    step, place = divmod(at, steps.global_batch)
+    micro_step, rank = divmod(place, world_size) if world_size else (None, None)
+    return {"step": step, "micro_step": micro_step, "rank": rank}
 
-    def sample(self, row: Row) -> Row:
-        """Return `row` with the path of its shard."""
-        shards, shard = self.index.snapshot.shards, row["shard"]
-        return row | {"shard": None if shard is None else self.index.resolve(shards[shard].uri)}
+
+def _sample(index: Index, row: Row) -> Row:
+    """Return `row` with the path of its shard."""
+    shard = row["shard"]
+    path = None if shard is None else index.resolve(index.snapshot.shards[shard].uri)
+    return row | {"shard": path}
 
 
 def trace_step(
@@ -76,24 +70,22 @@ def trace_step(
         OptionError: there is no such step, or values contradict each other.
         FormatError: a file is missing or damaged.
     """
-    run = _Run(index, options)
+    steps, world_size = Steps.of(index.snapshot, **options), options.get("world_size")
     if rank is not None:
-        if run.world_size is None:
+        if world_size is None:
             raise OptionError("rank needs world_size")
-        check_rank(rank, run.world_size)
-    if run.steps.global_batch is None:
+        check_rank(rank, world_size)
+    if steps.global_batch is None:
         raise OptionError(f"{index.path} has no planned steps: give the global batch")
-    numbers = run.dealing.packs_of_step(step).tolist()
-    first = step * run.dealing.global_batch
-    packs = [{"pack_id": pack, **run.place(at)} for at, pack in enumerate(numbers, first)]
+    numbers = enumerate(steps.dealing.packs_of_step(step).tolist(), step * steps.global_batch)
+    packs = [{"pack_id": number, **_turn(steps, at, world_size)} for at, number in numbers]
     packs = [pack for pack in packs if rank in (None, pack["rank"])]
     for pack in sorted(packs, key=itemgetter("pack_id")):  # decodes each row group once
         found = index.pack(pack["pack_id"])
-        pack["length"] = found.stats["length"]
         rows = [{name: getattr(each, name) for name in _OF_SAMPLE} for each in found.samples]
-        pack["samples"] = list(map(run.sample, rows))
-    of_step = {"step": step, "num_steps": run.dealing.num_steps, "packs": packs}
-    return run.facts | {"rank": rank, "epoch": run.steps.epoch, **of_step}
+        pack |= {"length": found.stats["length"], "samples": [_sample(index, row) for row in rows]}
+    of_step = {"step": step, "num_steps": steps.dealing.num_steps, "packs": packs}
+    return _facts(index, steps, world_size) | {"rank": rank, "epoch": steps.epoch, **of_step}
 
 
 def trace_samples(
@@ -127,7 +119,8 @@ def trace_samples(
     """
     if (key is None) == (sample_id is None):
         raise OptionError("give either a key or a sample id")
-    run, asked = _Run(index, options), {"key": key, "sample_id": sample_id, "source": source}
+    asked: dict[str, Any] = {"key": key, "sample_id": sample_id, "source": source}
+    steps, world_size = Steps.of(index.snapshot, **options), options.get("world_size")
     with tables_of({name: (index, name) for name in ("samples", "dropped")}) as connection:
         found, dropped = (rows_of(connection, query, **asked) for query in (_PLACES, _DROPPED))
     if not found and not dropped:
@@ -137,9 +130,12 @@ def trace_samples(
             f"{index.path}@{index.id[:12]} has no {named}: it has {number} samples"
         )
     packs = np.array([row["pack_id"] for row in found], np.int64)
-    places: list[dict[str, Any]] = [
-        {"epoch": run.steps.epoch, **run.place(at), "order_position": at, **run.sample(row)}
-        for at, row in zip(run.dealing.order.positions(packs).tolist(), found, strict=True)
+    at_of = zip(steps.dealing.order.positions(packs).tolist(), found, strict=True)
+    places = [
+        {"epoch": steps.epoch, "order_position": at}
+        | _turn(steps, at, world_size)
+        | _sample(index, row)
+        for at, row in at_of
     ]
     places.sort(key=itemgetter("order_position"))
-    return run.facts | {"places": places, "dropped": dropped}
+    return _facts(index, steps, world_size) | {"places": places, "dropped": dropped}

@@ -18,6 +18,7 @@ from packidx.format.terms import BY_CHOICE, LOST, WITH_MEDIA
 from packidx.index.described import too_large_step, untrained, untrained_sources
 from packidx.index.order import packs_per_step
 from packidx.index.reader import Index
+from packidx.inspect.facts import listed
 from packidx.inspect.sql import Row, rows_of, tables_of
 from packidx.inspect.stats import plan_stats
 from packidx.plan.options import dashed
@@ -102,18 +103,13 @@ def _lengths(index: Index) -> Iterator[Finding]:
         said = "nothing says how the lengths were counted: they are taken as given"
         yield Finding(0.5, said)
         return
+    kept = "no margin is kept for what they miss: a pack may come out above its capacity"
+    if options.margin:
+        kept = f"{percent(100 * options.margin)} of each pack is kept free for what they miss"
     for method, meant in _MEANT.items():
-        number = lengths.methods.get(method, 0)
-        if not number:
+        if not (number := lengths.methods.get(method, 0)):
             continue
-        share = 100 * number / total
-        said = f"{percent(share)} of the lengths are {method}: {meant}"
-        if not options.margin:
-            said += "; no margin is kept for what they miss: a pack may come out above its capacity"
-        else:
-            said += (
-                f"; {percent(100 * options.margin)} of each pack is kept free for what they miss"
-            )
+        said = f"{percent(100 * number / total)} of the lengths are {method}: {meant}; {kept}"
         said += "; `packidx estimate --processor` counts them exactly"
         # Guesses missed 9 to 27 % of samples where they were compared: more than a lost percent.
         yield Finding((30 if method == "heuristic" else 5) * number / total, said)
@@ -134,15 +130,11 @@ def _taken_for_text(index: Index) -> Iterator[Finding]:
 def _mixing(index: Index, correlation: float | None) -> Iterator[Finding]:
     """Packs that are made of equals."""
     if correlation is not None and correlation > _LIKE_LENGTHS:
-        said = (
-            f"packs are not mixed: each holds samples of similar lengths (correlation "
-            f"{correlation:.2f}, where random packs have 0)"
-        )
-        made_by = index.snapshot.result.strategies
-        if "balanced" not in made_by:
-            said += (
-                f"; made by {', '.join(made_by)}; planning with `--strategy balanced` mixes them"
-            )
+        said = "packs are not mixed: each holds samples of similar lengths"
+        said += f" (correlation {correlation:.2f}, where random packs have 0)"
+        rules = index.snapshot.result.strategies
+        if "balanced" not in rules:
+            said += f"; made by {', '.join(rules)}; planning with `--strategy balanced` mixes them"
         yield Finding(10 * correlation, said)
 
 
@@ -163,21 +155,21 @@ def _fill(index: Index) -> Iterator[Finding]:
     """Yield how full packs are, and where the room that is left goes."""
     result, options = index.snapshot.result, index.snapshot.options
     said = f"packs are {percent(100 * result.fill)} full"
-    empty = 100 * (1 - result.fill)
-    if result.fill < _FULL:
-        whys = []
-        free = 100 * (1 - options.planned_capacity / options.capacity)
-        if free:
-            kept = [name for name in ("margin", "reserve") if getattr(options, name)]
-            whys.append(f"{percent(free)} is kept free ({' and '.join(kept) or 'padding'})")
-        for name, (at_cap, cap) in _at_caps(index).items():
+    if result.fill >= _FULL:
+        yield Finding(1.0, said)
+        return
+    whys = []
+    if free := 100 * (1 - options.planned_capacity / options.capacity):
+        kept = [name for name in ("margin", "reserve") if getattr(options, name)]
+        whys.append(f"{percent(free)} is kept free ({' and '.join(kept) or 'padding'})")
+    for name, cap in options.caps.items():
+        if at_cap := pc.sum(pc.equal(index.packs([name])[name], cap)).as_py():
             share = percent(100 * at_cap / result.num_packs)
-            whys.append(f"{share} of the packs have all {cap:,} that `--{name}` allows")
-        if options.align > 1:
-            whys.append(f"each sample is padded to a multiple of {options.align:,} tokens")
-        if whys:
-            said += f": {'; '.join(whys)}"
-    yield Finding(max(1.0, empty if result.fill < _FULL else 1.0), said)
+            option = f"`--max-{dashed(name.removeprefix('num_'))}`"
+            whys.append(f"{share} of the packs have all {cap:,} that {option} allows")
+    if options.align > 1:
+        whys.append(f"each sample is padded to a multiple of {options.align:,} tokens")
+    yield Finding(100 * (1 - result.fill), ": ".join(filter(None, [said, "; ".join(whys)])))
 
 
 def without_media(index: Index) -> str | None:
@@ -194,31 +186,13 @@ def without_media(index: Index) -> str | None:
     return f"{said}: DDP and FSDP wait for ranks that skip the vision tower, {cure}"
 
 
-def _at_caps(index: Index) -> dict[str, tuple[int, int]]:
-    """Return how many packs have reached each cap, and what the cap is."""
-    options = index.snapshot.options
-    columns = {"num_images": "max-images", "vision_patches": "max-vision-patches"}
-    columns["num_samples"] = "max-samples"
-    asked = {name: getattr(options, cap.replace("-", "_")) for name, cap in columns.items()}
-    asked = {name: cap for name, cap in asked.items() if cap is not None}
-    if not asked:
-        return {}
-    packs = index.packs(list(asked))
-    reached = {
-        columns[name]: (int(pc.sum(pc.equal(packs[name], cap)).as_py() or 0), cap)
-        for name, cap in asked.items()
-    }
-    return {name: at_cap for name, at_cap in reached.items() if at_cap[0]}
-
-
 def _waiting(index: Index, schedule: list[dict[str, Any]]) -> Iterator[Finding]:
     """Time that ranks lose waiting for the slowest, where the schedule has power and where not."""
     result, size = index.snapshot.result, packs_per_step(index.snapshot)
     if said := too_large_step(index.snapshot):
         yield Finding(100, said)
     rows = [each for each in schedule if each["planned"] and each["planned"][_USEFUL] is not None]
-    if size is not None:  # more ranks than a step has packs are nobody's
-        rows = [each for each in rows if each["ranks"] <= size]
+    rows = [each for each in rows if size is None or each["ranks"] <= size]
     if not rows:
         return
     planned_for = [each for each in rows if each["ranks"] <= result.schedule_chunk]
@@ -241,7 +215,6 @@ def _dropped(index: Index) -> list[Row]:
     """Return how many samples are dropped, by ``source`` and ``reason``, how many of these are
     ``longer`` than a pack, of these how many have ``media`` or may, and the ``key`` of the longest.
     """
-    longest_row = _longest(index)
     with tables_of({"dropped": (index, "dropped")}) as connection:
         return rows_of(
             connection,
@@ -249,15 +222,9 @@ def _dropped(index: Index) -> list[Row]:
             count(*) FILTER (is_longer) AS longer,
             count(*) FILTER (is_longer AND ends_with(detail, '{WITH_MEDIA}')) AS media,
             max(length) AS length, arg_max(key, length) AS key
-            FROM (SELECT *, length > {longest_row} AS is_longer FROM dropped)
+            FROM (SELECT *, length > {index.snapshot.options.longest} AS is_longer FROM dropped)
             GROUP BY source, reason ORDER BY source, reason""",
         )
-
-
-def _longest(index: Index) -> int:
-    """Return the tokens that one piece may have in a plan."""
-    options = index.snapshot.options
-    return options.planned_capacity // options.align * options.align
 
 
 def _lost(index: Index, dropped: list[Row]) -> Iterator[Finding]:
@@ -289,7 +256,7 @@ def _why_long(index: Index, dropped: list[Row]) -> str:
     longer, media = (sum(row[name] for row in dropped) for name in ("longer", "media"))
     whys = []
     if longer:
-        what, most = "a pack", _longest(index)
+        what, most = "a pack", index.snapshot.options.longest
         if most != index.capacity:
             what = f"the {most:,} tokens that are planned for in a pack of {index.capacity:,}"
         whys.append(f"{number_of(longer, 'sample')} {_are(longer)} longer than {what}")
@@ -305,11 +272,9 @@ def _why_long(index: Index, dropped: list[Row]) -> str:
     if worst["key"]:
         said += f", the longest is {worst['key']} with {worst['length']:,} tokens"
     if media:
-        said += (
-            f"; {media:,} {'has' if media == 1 else 'have'} media or may have some: a larger "
-            "`--capacity` keeps them, and so do smaller media "
-            "(`--processor-set images.max_pixels=N`, `videos.fps=N`)"
-        )
+        said += f"; {media:,} {'has' if media == 1 else 'have'} media or may have some: a larger "
+        said += "`--capacity` keeps them, and so do smaller media "
+        said += "(`--processor-set images.max_pixels=N`, `videos.fps=N`)"
     if index.snapshot.options.on_long in ("split", "truncate") or longer <= media:
         return said
     them = "the others" if media else "them"
@@ -328,9 +293,8 @@ def _rejected(index: Index) -> Iterator[Finding]:
         why = Counter[str]()
         for source in index.snapshot.sources:
             why.update(source.rejected or {})
-        listed = ", ".join(f"{n:,} {reason}" for reason, n in why.most_common(4))
         more = ", …" if len(why) > 4 else ""
-        by_reason = f" ({listed}{more})" if why.total() == number else ""
+        by_reason = f" ({listed(why.most_common(4))}{more})" if why.total() == number else ""
         said = f"{number:,} of {num_in:,} records {_are(number)} rejected, {percent(share)}"
         yield Finding(share, said + by_reason)
     if number := sum(dropped.get(reason, 0) for reason in ("invalid_length", "empty")):
@@ -348,8 +312,7 @@ def _gone(index: Index, dropped: list[Row]) -> Iterator[Finding]:
         mine = {row["reason"]: row["number"] for row in dropped if row["source"] == source.name}
         if set(mine) <= set(BY_CHOICE):
             continue
-        whys = ", ".join(f"{n:,} {reason}" for reason, n in sorted(mine.items()))
         said = f"no sample of source {source.name} is in a pack: all its "
         said += f"{number_of(source.num_samples, 'sample')} {_are(source.num_samples)} dropped"
         share = 100 * source.num_samples / index.snapshot.lengths.num_samples
-        yield Finding(max(share, 5), f"{said} ({whys})")
+        yield Finding(max(share, 5), f"{said} ({listed(sorted(mine.items()))})")

@@ -1,4 +1,4 @@
-"""Compare a snapshot with its manifest, its lengths table, its shards and its encoder."""
+"""Compare a snapshot with its manifest, its shards and its encoder."""
 
 from __future__ import annotations
 
@@ -8,16 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packidx.errors import (
-    MissingExtraError,
-    OptionError,
-    PackidxError,
-    SourceError,
-    missing_package,
-)
+from packidx.errors import MissingExtraError, OptionError, PackidxError, SourceError
 from packidx.format.index import TABLES, snapshot_id
 from packidx.format.manifest import built_kinds
 from packidx.hashing import derive_key
@@ -65,11 +58,6 @@ def _result(name: str, numbers: Mapping[str, int], faults: Iterable[str], right:
     return Check(name, not listed, detail, numbers)
 
 
-def start_of(digest: str) -> str:
-    """The first digits of a digest; the other value beside it differs in them."""
-    return digest[:12]
-
-
 def verify(
     index: Index,
     *,
@@ -110,11 +98,7 @@ def verify(
     given = planned_transform(planned, transform, index.path) if num_sampled or transform else None
     files = files_check(index)
     yield files
-    if files.ok:
-        yield check_id(index)
-    else:
-        yield not_checked("id", _BROKEN)
-    yield check_lengths(index)
+    yield check_id(index) if files.ok else not_checked("id", _BROKEN)
     yield shards_check(index)
     yield check_fingerprint(index, encoder)
     if not files.ok:
@@ -168,7 +152,7 @@ def check_id(index: Index) -> Check:
             rows += table.num_rows
         window["digest"] = digest.hexdigest()
     own, numbers = snapshot_id(stated), {"rows_hashed": rows, "windows": len(stated["windows"])}
-    said = f"their id is {start_of(own)}…, not {start_of(index.id)}…"
+    said = f"their id is {own[:12]}…, not {index.id[:12]}…"
     return _result("id", numbers, [said] if own != index.id else [])
 
 
@@ -184,8 +168,11 @@ def shards_check(index: Index, quick: bool = False) -> Check:
     kinds = {path: each.container for path, each in pairs}
     in_part = {path for path, kind in kinds.items() if not container(kind).hashes_all}
 
-    def content(path: str) -> Content | SourceError:
-        return _scanned(path, kinds[path]) if path in in_part else content_of(path)
+    def content(path: str) -> Content:
+        if path not in in_part:
+            return content_of(path)
+        scanned = scan(path, kind=kinds[path])  # all that the fingerprint of a tar is of
+        return Content(scanned.nbytes, scanned.sha256)
 
     faults, hashed = _faults(stated, content, quick, "it had {} when it was counted")
     numbers = {"shards": len(shards), **({} if quick else {"bytes_hashed": hashed})}
@@ -199,7 +186,7 @@ _MISSING, _MOVED = "is missing", " (name its new place with --root OLD=NEW)"
 
 def _faults(
     parts: Sequence[StoredFile],
-    read: Callable[[str], Content | SourceError],
+    read: Callable[[str], Content],
     quick: bool,
     stated: str,
 ) -> tuple[dict[str, str], int]:
@@ -220,26 +207,23 @@ def _faults(
             said = stated.format(f"{part.nbytes or 0:,}")
             faults[part.path] = f"{part.path} has {size:,} bytes, {said}"
     sound = [] if quick else [part for part in parts if part.path not in faults]
+
+    def content_or_fault(part: StoredFile) -> Content | str:
+        try:
+            return read(part.path)
+        except SourceError as error:
+            return str(error)
+
     hashed = 0
-    contents = storage.overlapped(read, [part.path for part in sound])
-    for part, content in zip(sound, contents, strict=True):
-        if isinstance(content, SourceError):
-            faults[part.path] = str(content)
+    for part, content in zip(sound, storage.overlapped(content_or_fault, sound), strict=True):
+        if isinstance(content, str):
+            faults[part.path] = content
             continue
         hashed += content.nbytes
         if part.sha256 is not None and content.sha256 != part.sha256:
-            said = f"{start_of(content.sha256)}…, {stated.format(f'{start_of(part.sha256)}…')}"
-            faults[part.path] = f"{part.path} has SHA-256 {said}"
+            said = stated.format(f"{part.sha256[:12]}…")
+            faults[part.path] = f"{part.path} has SHA-256 {content.sha256[:12]}…, {said}"
     return faults, hashed
-
-
-def _scanned(path: str, kind: str) -> Content | SourceError:
-    """Return what the fingerprint of a tar is of: all that a scan reads."""
-    try:
-        scanned = scan(path, kind=kind)
-    except SourceError as error:
-        return error
-    return Content(scanned.nbytes, scanned.sha256)
 
 
 def check_fingerprint(index: Index, encoder: Any) -> Check:
@@ -261,41 +245,15 @@ def check_fingerprint(index: Index, encoder: Any) -> Check:
     parts = {} if of is None else of()
     numbers = {"settings": len(parts)} if parts else {}
     if given == planned:
-        right = f"fingerprint {start_of(given)}…: the encoder that counted"
+        right = f"fingerprint {given[:12]}…: the encoder that counted"
         return _result("encoder", numbers, [], right)
     differences = [counted.name, *counted.differences(parts)] if parts else [counted.name]
     said = (
-        f"the encoder has fingerprint {start_of(given)}…, the lengths were counted by "
-        f"{start_of(planned)}… ({', '.join(map(str, differences))}): use that one, or estimate "
+        f"the encoder has fingerprint {given[:12]}…, the lengths were counted by "
+        f"{planned[:12]}… ({', '.join(map(str, differences))}): use that one, or estimate "
         "again"
     )
     return _result("encoder", numbers, [said])
-
-
-_TABLE = "lengths table"
-
-
-def check_lengths(index: Index) -> Check:
-    """Compare the table that the plan names with the planned fingerprint, and hash its files."""
-    try:
-        from packidx.lengths.table import read_lengths
-    except ModuleNotFoundError as error:
-        return not_checked(_TABLE, str(missing_package("reading lengths", error)))
-    planned = index.snapshot.lengths
-    uri = index.resolve(planned.uri).rstrip("/") or "/"
-    if not (storage.exists(uri) or (planned.pattern and storage.glob(uri))):
-        return not_checked(_TABLE, f"{uri} is not there")
-    try:
-        lengths = read_lengths(uri)
-        actual = lengths.fingerprint()
-        faults, _ = _faults(lengths.files, content_of, False, "its manifest says {}")
-    except (PackidxError, pa.ArrowException, OSError) as error:
-        return Check(_TABLE, False, str(error))
-    numbers = {"files": len(lengths.files), "rows": lengths.num_samples}
-    if actual != planned.fingerprint:
-        said = f"fingerprint {start_of(actual)}…, planned was {start_of(planned.fingerprint)}…"
-        faults = {uri: f"{uri} is another table ({said}): plan again"}
-    return _result(_TABLE, numbers, faults.values(), "the table that was planned")
 
 
 def check_samples(
@@ -312,14 +270,12 @@ def check_samples(
     Raises:
         MissingExtraError: what encoding them needs is not installed, which says nothing of them.
     """
-    options = index.snapshot.options
-    longest = options.planned_capacity // options.align * options.align
+    longest = index.snapshot.options.longest
     fetcher = Fetcher(index, transform)
     if hasattr(encoder, "build_kinds"):
         encoder.build_kinds(built_kinds(index.snapshot.lengths.encoder))
-    names = ("samples_encoded", "tokens_compared", "failed", "different", "pieces")
-    numbers, wrong = dict.fromkeys(names, 0), []
-    all_of, wrong_of = Counter[str](), Counter[str]()
+    numbers = Counter[str]()
+    all_of, wrong_of, wrong = Counter[str](), Counter[str](), []
     for sample in _drawn(index, wanted, seed):
         why = None
         try:
@@ -336,9 +292,9 @@ def check_samples(
             planned = sample.token_start + sample.length
             is_piece = bool(sample.piece or sample.token_start) or tokens > longest
             differs = tokens < planned if is_piece else tokens != planned
-            for name, more in zip(names, (1, tokens, 0, differs, is_piece), strict=True):
-                numbers[name] += more
+            numbers.update(samples_encoded=1, tokens_compared=tokens, pieces=is_piece)
             if differs:
+                numbers["different"] += 1
                 least = "at least " if is_piece else ""
                 why = f" has {tokens:,} tokens, planned were {least}{planned:,}"
         source = sample.source or ""
@@ -349,7 +305,8 @@ def check_samples(
     if wrong:
         shares = [f"{n:,} of {all_of[name]:,} of {name}" for name, n in wrong_of.most_common(5)]
         wrong[0] = f"{', '.join(shares)}: {wrong[0]}"
-    return _result(SAMPLES, numbers, wrong)
+    names = ("samples_encoded", "tokens_compared", "failed", "different", "pieces")
+    return _result(SAMPLES, {name: numbers[name] for name in names}, wrong)
 
 
 def _drawn(index: Index, wanted: int, seed: int) -> Iterator[PlannedSample]:

@@ -1,4 +1,4 @@
-"""Durable, atomic files, and the lock of a folder."""
+"""Durable, atomic files, the lock of a folder, and JSON and sizes as they are written."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import contextlib
 import errno
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -126,3 +128,44 @@ def locked(folder: str | Path, *, wait: bool = False) -> Iterator[bool]:
 def remove_tree(path: str | Path) -> None:
     """Delete a folder that packidx made, if it is there."""
     shutil.rmtree(path, ignore_errors=True)
+
+
+def load_json(data: bytes | str) -> Any:
+    """Return the value of a JSON document.
+
+    Raises:
+        ValueError: it is not valid, nested too deeply, holds NaN or names a key twice.
+    """
+    text = data if isinstance(data, str) else data.decode("utf-8-sig")
+    try:
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_number)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r:.80} stands twice in one object: keep one")
+    return value
+
+
+def _no_number(word: str) -> Any:
+    raise ValueError(f"{word} is not a number")
+
+
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", re.IGNORECASE)
+
+
+def parse_size(text: str) -> int | None:
+    """Bytes of ``4GB``, ``500M``, ``2GiB`` or ``1000``; None of what is not a size.
+
+    K, M, G and T are powers of 1,000, with an ``i`` of 1,024.
+    """
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        return None
+    power = " KMGT".index(match[2].upper() or " ")
+    return int(Fraction(match[1]) * (1024 if match[3] else 1000) ** power)

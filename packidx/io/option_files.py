@@ -12,7 +12,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from packidx.errors import OptionError
 from packidx.io import storage
-from packidx.io.unique_keys import load_json
+from packidx.io.files import load_json
 
 _MAX_BYTES = 1 << 20
 S = TypeVar("S")

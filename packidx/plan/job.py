@@ -20,10 +20,8 @@ from packidx.lengths.table import Lengths
 from packidx.pack.streams import WINDOW
 from packidx.plan.options import PlanOptions
 from packidx.plan.resolved import with_defaults
-from packidx.plan.select.consumed import continued
-from packidx.plan.select.eligible import Rules, read_exclusion
 from packidx.plan.select.mixture import SourceTotals, sample_ratios, weights_of
-from packidx.plan.stream import check_stream
+from packidx.plan.select.rules import Rules, continued, read_exclusion
 
 # Of a plan too large for the memory limit. A sample's part of the work grows with the window, as
 # arrays leave the cache, and a window's own part shrinks: 4 and 8 million cost the same, 16 more.
@@ -113,6 +111,26 @@ def prepare(
         size = rows_of_window or WINDOW
         options = replace(options, window_shards=None, window_samples=size, schedule="random")
     return PlanJob(table, output, options, rules, windows)
+
+
+def check_stream(options: Options, table: Lengths) -> None:
+    """Refuse what a stream cannot do.
+
+    Raises:
+        OptionError: an option that streams do not have, or lengths without a manifest.
+    """
+    refused = {
+        "--group-by": options.group_by is not None,
+        f"--on-long {options.on_long}": options.on_long in ("split", "truncate"),
+    }
+    for name, is_asked in refused.items():
+        if is_asked:
+            raise OptionError(f"{name} cannot be combined with --lanes: streams do not have it")
+    if table.manifest is None:
+        raise OptionError(
+            f"--lanes needs a lengths table with a manifest: count {table.uri} with"
+            " `packidx estimate`"
+        )
 
 
 def _weights(table: Lengths, asked: PlanOptions, options: Options) -> dict[str, str]:

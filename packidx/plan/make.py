@@ -12,7 +12,6 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from packidx.errors import MismatchError, OptionError, SourceError
 from packidx.format.index import IndexManifest, LengthsOf, Options, Result, Source, Window
@@ -22,7 +21,7 @@ from packidx.io.files import remove_tree
 from packidx.lengths.table import Lengths, read_lengths
 from packidx.plan.job import PlanJob, WindowRange, sources_of_bare
 from packidx.plan.schedule import blocks_of
-from packidx.plan.select.eligible import Rules
+from packidx.plan.select.rules import Rules
 from packidx.plan.window import WindowPlan, plan_window
 from packidx.plan.write import write_window
 from packidx.run.workers import Workers
@@ -106,12 +105,10 @@ def _planned(
     number, block = first[0].window.number, job.block(first[0].slots.num_packs)
     made = [_write(first.pop(), block, staging)]
     others = [window for window in job.windows if window.number != number]
-    stated = _stated(job.table)
-    setup = functools.partial(_opened, job.table.uri, stated, job.options, job.rules)
+    setup = functools.partial(_opened, job.table.uri, _stated(job.table), job.options, job.rules)
     task = functools.partial(_plan_and_write, block=block, staging=staging)
-    for result in workers.map(
-        task, others, setup, here=lambda: (job.table, job.options, job.rules)
-    ):
+    here = job.table, job.options, job.rules
+    for result in workers.map(task, others, setup, here=lambda: here):
         made.append(result)
         progress(f"{doing}: {len(made)} of {len(job.windows)} windows are done")
     made.insert(number, made.pop(0))
@@ -160,12 +157,9 @@ def _manifest(job: PlanJob, block: int, windows: Sequence[Window]) -> IndexManif
     dropped = Counter[str]()
     for window in windows:
         dropped.update(window.dropped_of)
-    stated: list[dict[str, Any]]
-    if manifest is None:
-        stated = sources_of_bare(table)
-    else:
-        stated = [source.to_json() for source in manifest.sources]
-    sources = [decoded(Source, {**each, "num_dropped": dropped[each["name"]]}) for each in stated]
+    sources = [source.to_json() for source in manifest.sources] if manifest else None
+    stated = sources_of_bare(table) if sources is None else sources
+    own = (decoded(Source, {**each, "num_dropped": dropped[each["name"]]}) for each in stated)
     lengths = LengthsOf(
         uri=table.uri,
         fingerprint=table.fingerprint(),
@@ -181,7 +175,7 @@ def _manifest(job: PlanJob, block: int, windows: Sequence[Window]) -> IndexManif
         lengths=lengths,
         options=job.options,
         result=Result.of(windows, job.options, blocks),
-        sources=tuple(sources),
+        sources=tuple(own),
         shards=table.shards,
         windows=tuple(windows),
         created="",

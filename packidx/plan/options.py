@@ -12,7 +12,7 @@ from typing import Any, get_args, get_type_hints
 
 from packidx.errors import OptionError
 from packidx.format.terms import MAX_CAPACITY, GroupBy, OnLong, Schedule
-from packidx.io.sizes import parse_size
+from packidx.io.files import parse_size
 
 DECIMALS = 9
 """Of a number that is computed and not stated by the user."""

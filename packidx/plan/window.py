@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +19,12 @@ from packidx.hashing import derive_key
 from packidx.index.cost import pack_cost
 from packidx.lengths.table import Lengths, LengthsRows
 from packidx.pack.slots import Slots, joined
-from packidx.pack.solve import Problem, Solution, solve
+from packidx.pack.solve import Problem, Solution, bound_of, solve
+from packidx.pack.streams import LaneOrder, expected_copies, most_copies, pack_window
 from packidx.plan.job import WindowRange
 from packidx.plan.schedule import schedule
-from packidx.plan.select.eligible import Rules
 from packidx.plan.select.items import Items, make_items
-from packidx.plan.stream import solve_stream
+from packidx.plan.select.rules import Rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +255,49 @@ def plan_window(table: Lengths, window: WindowRange, options: Options, rules: Ru
     bounds = [solution.bound for solution in solutions]
     numbers = np.concatenate(group)
     return WindowPlan(window, options, items, dropped, names, numbers, slots, strategies, bounds)
+
+
+def solve_stream(
+    items: Items, problem: Problem, options: Options, sources: Mapping[str, int]
+) -> Solution:
+    """Pack every window of every lane, and list the packs by place; lanes that have ended are
+    passed over.
+
+    Args:
+        sources: rows of each source in the lengths table.
+    """
+    assert options.lanes is not None and options.window_samples is not None
+    copies = np.bincount(items.row, minlength=items.rows.num_rows)
+    first = np.cumsum(copies) - copies
+    weights = options.weights
+    order = LaneOrder(
+        copies,
+        most_copies(weights),
+        expected_copies(sources, weights),
+        options.lanes,
+        options.window_samples,
+        options.seed,
+    )
+    packs: list[Int64s] = []
+    turn: list[int] = []
+    lane_of: list[int] = []
+    for lane in range(options.lanes):
+        own: list[Int64s] = []
+        for number in range(order.num_windows):
+            come = order.window(lane, number)
+            item = first[come.row] + come.copy
+            key = order.key(lane, number)
+            own += [item[each] for each in pack_window(problem.select(item), options.strategy, key)]
+        packs += own
+        turn += range(len(own))
+        lane_of += [lane] * len(own)
+    by_place = np.lexsort((lane_of, turn)).tolist()
+    sizes = np.array([len(packs[number]) for number in by_place], np.int64)
+    item = np.concatenate([packs[number] for number in by_place])
+    pack = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+    position = (np.arange(len(item)) - np.repeat(np.cumsum(sizes) - sizes, sizes)).astype(np.int32)
+    slots = Slots(item.astype(np.int32), len(sizes), (pack, position))
+    return Solution(options.strategy, bound_of(problem), slots)
 
 
 def _columns(table: Lengths, cuts: bool) -> list[str]:

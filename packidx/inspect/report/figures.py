@@ -1,46 +1,119 @@
-"""The five figures of a report: each a query over the views, a table and a chart."""
+"""The five figures of a report: each a query over the views, a table, and bars of its numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from packidx.format.terms import BY_CHOICE
 from packidx.index.reader import Index
-from packidx.inspect.report.page import (
-    BAD,
-    GOOD,
-    Bar,
-    Box,
-    Chart,
-    Figure,
-    Row,
-    Series,
-    chart_of,
-    share,
-    short_name,
-)
-from packidx.words import count, number_of
+from packidx.words import count, number_of, percent
 
+MAX_SERIES = 8
+"""Sources with a colour of their own; of more, the smaller ones are one."""
+GOOD, BAD = 0, 3
+"""Colours of page.html."""
 _FILL_EDGES = (0, 50, 70, 80, 90, 95, 98, 99, 99.5, 99.9, 100)
 _MOST = 300
 """Samples of a pack that are drawn."""
+_PER_OCTAVE = 2
+
+
+class Box(NamedTuple):
+    """A part of a bar, in percent of the chart's width, and the words for the pointer."""
+
+    colour: int
+    size: float
+    told: str
+    is_cut: bool = False
+
+
+class Bar(NamedTuple):
+    """Boxes end to end, with a name before them and a label behind."""
+
+    name: str
+    boxes: list[Box]
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A chart, and the table of its numbers.
+
+    Attributes:
+        title: what it shows.
+        says: how it is read, in a sentence or two.
+        columns: of the table.
+        rows: whole numbers, None for unknown ones, and words; few, however large the plan is.
+        bars: of the chart, beneath each other.
+        names: of the colours, in their order; the legend, where there are several.
+        is_wide: take the page's whole width.
+    """
+
+    title: str
+    says: str
+    columns: Sequence[str]
+    rows: Sequence[tuple[Any, ...]]
+    bars: Sequence[Bar]
+    names: Sequence[str] = ()
+    is_wide: bool = False
+
+
+def short_name(name: Any, most: int = 40) -> str:
+    """A name that fits."""
+    text = "(no name)" if name is None else str(name)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+class Series:
+    """The largest sources by their own names, the rest under one."""
+
+    def __init__(self, sizes: Sequence[tuple[Any, int]]) -> None:
+        """`sizes`: names, None among them, and how large each is."""
+        self.num_sources = len(sizes)
+        ordered = [short_name(name) for name, _ in sorted(sizes, key=lambda pair: -pair[1])]
+        names = list(dict.fromkeys(ordered))
+        is_many = len(names) > MAX_SERIES
+        self.names = [*names[: MAX_SERIES - 1], "all others"] if is_many else names
+
+    def of(self, name: Any) -> int:
+        """The colour of a source."""
+        shown = short_name(name)
+        return self.names.index(shown) if shown in self.names else len(self.names) - 1
+
+
+def _bars(
+    bars: Sequence[tuple[str, Mapping[int, float], str]],
+    what: str,
+    names: Sequence[str] = (),
+    shown: Callable[[float], str] = count,
+) -> list[Bar]:
+    """Bars by name, values by colour, and label; `shown` writes a value, which counts `what`."""
+    end = max((sum(values.values()) for _, values, _ in bars), default=0) or 1
+    return [
+        Bar(
+            short_name(name),
+            [
+                Box(
+                    colour,
+                    100 * value / end,
+                    f"{name}{f', {names[colour]}' if names else ''}: {shown(value)} {what}",
+                )
+                for colour, value in values.items()
+                if value or len(values) == 1
+            ],
+            label,
+        )
+        for name, values, label in bars
+    ]
 
 
 def _asked(connection: Any, query: str) -> list[Any]:
     rows: list[Any] = connection.execute(query).fetchall()
     return rows
-
-
-def _bars(rows: Sequence[Row], what: str, whole: float = 0, digits: int = 1) -> Chart:
-    """A chart of name, value and whether it is red, with shares of `whole` in the labels."""
-    bars = []
-    for name, value, is_bad in rows:
-        label = f"{count(value)} ({share(value, whole, digits)})" if whole else count(value)
-        bars.append((short_name(name), {BAD if is_bad else GOOD: value}, label))
-    return chart_of(bars, what)
 
 
 def tokens(index: Index, connection: Any) -> Figure:
@@ -52,24 +125,23 @@ def tokens(index: Index, connection: Any) -> Figure:
         "SELECT reason, count(*), CAST(coalesce(sum(greatest(length, 0)), 0) AS BIGINT) "
         "FROM dropped GROUP BY 1 ORDER BY 3 DESC, 2 DESC, 1",
     )
-    room = result.num_packs * capacity - result.num_tokens
-    parts = [
-        ("in packs", result.num_samples, result.num_tokens, False),
-        *((f"out: {why}", number, tokens, why not in BY_CHOICE) for why, number, tokens in dropped),
-        *([("cut off packed samples", None, cut, True)] if (cut := result.num_tokens_cut) else ()),
-        ("room left in packs", None, room, False),
-    ]
+    rows: list[tuple[str, int | None, int]] = [("in packs", result.num_samples, result.num_tokens)]
+    rows += [(f"out: {why}", number, tokens) for why, number, tokens in dropped]
+    if result.num_tokens_cut:
+        rows.append(("cut off packed samples", None, result.num_tokens_cut))
+    rows.append(("room left in packs", None, result.num_packs * capacity - result.num_tokens))
+    good = {"in packs", "room left in packs", *(f"out: {why}" for why in BY_CHOICE)}
+    bars = [(name, {GOOD if name in good else BAD: n}, count(n)) for name, _, n in rows]
     lost = "all are in packs"
     if result.num_tokens_lost:
-        part = share(result.num_tokens_lost, result.num_tokens_eligible)
-        lost = f"{part} are in no pack (red)"
+        lost = f"{percent(result.lost_percent / 100, 1)} are in no pack (red)"
     return Figure(
         "Where the tokens go",
         f"Of the {count(result.num_tokens_eligible)} tokens that were to be packed, {lost}. "
         "Samples that were left out by choice do not count. Packs hold every copy of a sample.",
         ("", "samples", "tokens"),
-        [(name, number, tokens) for name, number, tokens, _ in parts],
-        _bars([(name, tokens, is_bad) for name, _, tokens, is_bad in parts], "tokens"),
+        rows,
+        _bars(bars, "tokens"),
     )
 
 
@@ -90,37 +162,32 @@ def fill(index: Index, connection: Any) -> Figure:
         f"{count(result.num_packs)}, {result.gap_percent:.3f} % more.",
         ("fill", "packs"),
         rows,
-        _bars([(*row, False) for row in rows], "packs"),
+        _bars([(name, {GOOD: number}, count(number)) for name, number in rows], "packs"),
     )
 
 
 def waiting(schedule: Sequence[Mapping[str, Any]], name: str) -> Figure | None:
     """The share of time in which no rank waits; None where no number of ranks has a step."""
-    orders = {"planned": f"this plan: {name}", "random": "random order"}
-    orders["by_vision_tokens"] = "sorted by vision tokens"
+    words = [f"this plan: {name}", "random order", "sorted by vision tokens"]
     rows = [
-        (
-            f"{of_ranks['ranks']} × {of_ranks['micro_steps']}",
-            number,
-            of_ranks[key]["useful_by_phase"],
-        )
-        for of_ranks in schedule
-        for number, key in enumerate(orders)
-        if of_ranks[key] is not None and of_ranks[key]["useful_by_phase"] is not None
+        (f"{row['ranks']} × {row['micro_steps']}", number, row[key]["useful_by_phase"])
+        for row in schedule
+        for number, key in enumerate(("planned", "random", "by_vision_tokens"))
+        if row[key] is not None and row[key]["useful_by_phase"] is not None
     ]
     if not rows:
         return None
-    drawn = sorted({number for _, number, _ in rows})
-    words = [name for number, name in enumerate(orders.values()) if number <= drawn[-1]]
-    bars = [(ranks, {number: useful}, share(useful, 1)) for ranks, number, useful in rows]
+    words = words[: max(number for _, number, _ in rows) + 1]
+    bars = [(ranks, {number: useful}, percent(useful, 1)) for ranks, number, useful in rows]
     return Figure(
         "Step balance",
         "Time in which no rank waits, by ranks × micro-steps. All ranks of a micro-step wait for "
         "its slowest pack, in the vision tower and in the language model, by the plan's cost "
         "model; the rest of the time is lost.",
         ("ranks × micro-steps", "order", "useful time"),
-        [(ranks, words[number], share(useful, 1, 2)) for ranks, number, useful in rows],
-        chart_of(bars, "useful", words, shown=lambda useful: share(useful, 1)),
+        [(ranks, words[number], percent(useful)) for ranks, number, useful in rows],
+        _bars(bars, "useful", words, lambda useful: percent(useful, 1)),
+        words,
     )
 
 
@@ -142,15 +209,10 @@ def chosen_packs(connection: Any) -> list[tuple[str, int]]:
     return [(why, pack) for pack, why in packs.items() if pack < number]
 
 
-def packs_closely(index: Index, connection: Any, series: Series) -> Figure | None:
-    """The samples of a few packs, end to end; None without packs."""
-    packs = chosen_packs(connection)
-    if not packs:
-        return None
-    bars: list[Bar] = []
-    table = []
-    capacity = index.snapshot.options.capacity
-    for why, number in packs:
+def packs_closely(index: Index, connection: Any, series: Series) -> Figure:
+    """The samples of a few packs, end to end."""
+    bars, table, capacity = [], [], index.snapshot.options.capacity
+    for why, number in chosen_packs(connection):
         pack = index.pack(number)
         name, length = f"{number}: {why}" if why else str(number), pack.stats["length"]
         boxes = []
@@ -158,12 +220,11 @@ def packs_closely(index: Index, connection: Any, series: Series) -> Figure | Non
             is_cut = bool(sample.piece or sample.token_start)
             whose = f"{short_name(sample.key, 60)} ({short_name(sample.source)})"
             told = f"{whose}: {count(sample.length)} tokens{', a piece' if is_cut else ''}"
-            start, size = (100 * part / capacity for part in (sample.start, sample.length))
-            colour = series.names.index(series.of(sample.source))
-            boxes.append(Box(colour, start, size, told, is_cut))
+            size = 100 * sample.padded_length / capacity
+            boxes.append(Box(series.of(sample.source), size, told, is_cut))
         bars.append(Bar(name, boxes))
         longest = max(pack.samples, key=lambda sample: sample.length)
-        row = (name, len(pack.samples), length, share(length, capacity))
+        row = (name, len(pack.samples), length, percent(length / capacity, 1))
         table.append((*row, short_name(longest.key, 60), longest.length))
     return Figure(
         "A few packs",
@@ -172,12 +233,10 @@ def packs_closely(index: Index, connection: Any, series: Series) -> Figure | Non
         "key.",
         ("pack", "samples", "tokens", "fill", "longest sample", "its tokens"),
         table,
-        Chart(bars, series.names),
+        bars,
+        series.names,
         is_wide=True,
     )
-
-
-_PER_OCTAVE = 2
 
 
 def lengths(connection: Any, series: Series, capacity: int | None = None) -> Figure:
@@ -196,34 +255,26 @@ def lengths(connection: Any, series: Series, capacity: int | None = None) -> Fig
         f"SELECT CAST(floor({_PER_OCTAVE} * log2(length)) AS INTEGER), {source}, count(*) "
         f"FROM lengths WHERE {usable} GROUP BY 1, 2 ORDER BY 1, 2",
     )
-    held: dict[int, dict[int, int]] = {}
+    held: dict[tuple[int, int], dict[int, int]] = {}
     for number, name, value in rows:
-        own = held.setdefault(number, dict.fromkeys(range(len(series.names)), 0))
-        own[series.names.index(series.of(name))] += value
-    ends = {number: (round(_edge(number)), round(_edge(number + 1))) for number in held}
-    totals = {number: sum(held[number].values()) for number in ends}
+        low, high = (round(2 ** (edge / _PER_OCTAVE)) for edge in (number, number + 1))
+        own = held.setdefault((low, high), dict.fromkeys(range(len(series.names)), 0))
+        own[series.of(name)] += value
+    totals = {ends: sum(own.values()) for ends, own in held.items()}
     says = f"{count(sum(totals.values()))} samples in all, by tokens per sample."
+    bars = [
+        (f"{low:,}–{high:,}", own, count(totals[low, high])) for (low, high), own in held.items()
+    ]
     return Figure(
         "Samples by length and source",
         says if capacity is None else f"{says} A pack holds {count(capacity)}.",
         ("from", "to", "source", "samples"),
         [
-            (*ends[number], series.names[colour], value)
-            for number in ends
-            for colour, value in held[number].items()
+            (*ends, series.names[colour], value)
+            for ends, own in held.items()
+            for colour, value in own.items()
             if value
         ],
-        chart_of(
-            [
-                (f"{low:,}–{high:,}", held[number], count(totals[number]))
-                for number, (low, high) in ends.items()
-            ],
-            "samples",
-            series.names,
-        ),
+        _bars(bars, "samples", series.names),
+        series.names,
     )
-
-
-def _edge(number: int) -> float:
-    """Return the shortest length of a bar."""
-    return float(2 ** (number / _PER_OCTAVE))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from typing import TypeVar
 
@@ -16,16 +18,58 @@ from packidx.format.index import Options
 from packidx.format.parquet import conform
 from packidx.format.schema import DROPPED
 from packidx.format.terms import LOST, NOT_ELIGIBLE, WITH_MEDIA
+from packidx.hashing import derive_key, hash_ints
 from packidx.lengths.table import LengthsRows
-from packidx.plan.select.eligible import Rules, Verdicts, judge
-from packidx.plan.select.pieces import Pieces, Uncut, cut_into_pieces, expand_ranges
+from packidx.plan.options import parse_share
+from packidx.plan.select.mixture import copies_of
+from packidx.plan.select.pieces import Pieces, cut_into_pieces, expand_ranges
+from packidx.plan.select.rules import Rules, holdout
 
+# In the order in which they are looked for: the first that holds is the one that is recorded.
+REASONS = (
+    *("", "rejected", "invalid_length", "empty", "excluded", "consumed", "holdout", "train", "mix"),
+    *("too_long", "no_labels", "max_images", "max_vision_patches", "max_samples"),
+)
 # What a lengths table calls the column that a cap is on.
 _CAPPED = {"num_images": "--max-images", "vision_patches": "--max-vision-patches"}
 _COLUMNS = ("row", "length", "padded", "copy", "piece", "token_start")
 _NONE = np.empty(0, np.int64)
 
 Number = TypeVar("Number", bound=np.generic)
+
+
+class DropReasons:
+    """A reason for every row, int8 [n] into `REASONS`: 0 where it is to be packed."""
+
+    def __init__(self, num_rows: int) -> None:
+        self._code = np.zeros(num_rows, np.int8)
+
+    def usable(self) -> Bools:
+        """bool [n]: nothing speaks against the row."""
+        return np.equal(self._code, 0)
+
+    def set(self, rows: Int64s | Int32s | Bools, reason: str) -> None:
+        """Drop `rows` (numbers or a mask) for `reason`, unless they are dropped already."""
+        code = REASONS.index(reason)
+        if rows.dtype == bool:
+            self._code[rows & (self._code == 0)] = code
+        else:
+            self._code[rows] = np.where(self._code[rows] == 0, code, self._code[rows])
+
+    def dropped(self) -> Int64s:
+        """Row numbers, ascending."""
+        return np.flatnonzero(self._code)
+
+    def of(self, reasons: Sequence[str]) -> Int64s:
+        """Numbers of the rows that are dropped for one of `reasons`, ascending."""
+        dropped = self.dropped()
+        wanted = np.isin(np.arange(len(REASONS)), [REASONS.index(reason) for reason in reasons])
+        return dropped[wanted[self._code[dropped]]]
+
+    def names(self, rows: Int64s) -> pa.Array:
+        """The reason of each of `rows`."""
+        codes = pa.array(self._code[rows])
+        return pa.DictionaryArray.from_arrays(codes, pa.array(REASONS)).cast(pa.string())
 
 
 @dataclass
@@ -112,25 +156,70 @@ def make_items(rows: LengthsRows, options: Options, rules: Rules) -> tuple[Items
             is not known.
     """
     weight = rows.length
-    verdicts, number = judge(rows, weight, options, rules)
-    usable = verdicts.usable()
+    reasons, number = drop_ineligible(rows, options, rules)
+    usable = reasons.usable()
     _check_labels(rows, usable)
     long = usable & (weight > options.longest)
-    fits = usable & ~long
-    fitting = np.arange(len(fits), dtype=np.int32)
-    fitting = fitting if fits.all() else fitting[fits]
-    items = _whole_samples(rows, fitting, weight, options, number)
+    fitting = np.arange(len(long), dtype=np.int32)
+    row, copy = _copied(fitting if (fits := usable & ~long).all() else fitting[fits], number)
+    length = weight if len(row) == len(weight) and copy is None else weight[row]
+    items = Items(rows, row, length, options.padded(length), copy, num_whole=len(row))
     left_over = np.flatnonzero(long)
     if len(left_over) and options.on_long == "error":
-        _complain(rows, left_over, weight, options)
+        _complain(rows, left_over, options)
     if options.on_long in ("split", "truncate"):
-        items, uncut = _with_pieces(items, left_over, options, number)
-        verdicts.set(uncut.no_labels, "no_labels")
+        of_long, copy = _copied(left_over, number)
+        copies = np.zeros(len(of_long), np.int64) if copy is None else copy.astype(np.int64)
+        is_cut = options.on_long == "truncate"
+        pieces, uncut = cut_into_pieces(rows, of_long, copies, options.longest, only_first=is_cut)
+        items = _joined(items, pieces, options) if len(pieces.row) else items
+        reasons.set(uncut.no_labels, "no_labels")
         left_over = uncut.too_long
-    verdicts.set(left_over, "too_long")
-    items = _within_caps(items, options, verdicts)
-    _count_lost(items, verdicts, weight, number)
-    return items, _dropped(rows, verdicts, weight, options)
+    reasons.set(left_over, "too_long")
+    items = _within_caps(items, options, reasons)
+    _count_lost(items, reasons, number)
+    return items, _dropped(rows, reasons, options)
+
+
+def drop_ineligible(
+    rows: LengthsRows, options: Options, rules: Rules
+) -> tuple[DropReasons, Int64s | None]:
+    """Return what is dropped before lengths and caps are checked, and copies per row, int64 [n];
+    None if each row is packed once."""
+    reasons, weight = DropReasons(rows.num_rows), rows.length
+    reasons.set(~rows.is_ok(), "rejected")
+    if (weight <= 0).any():
+        stated, null = rows.ints("length")
+        reasons.set((stated < 0) if null is None else null | (stated < 0), "invalid_length")
+        reasons.set(weight <= 0, "empty")
+    if rules.exclude is not None:
+        reasons.set(rules.exclude.of(rows), "excluded")
+    for reason, samples in rules.before.items():
+        reasons.set(np.isin(rows.sample_id, samples), reason)
+    number = None
+    if options.weights:
+        number, source = np.ones(rows.num_rows, np.int64), rows.frame.get_column("source")
+        draws = hash_ints(rows.draws(), derive_key(options.seed, "mix"))
+        for name, weight_of in options.weights.items():
+            mine = (source == name).fill_null(False).to_numpy()
+            number[mine] = copies_of(Fraction(weight_of), draws[mine])
+    if options.holdout is not None:
+        of = rows.arrow("source") if "source" in rows.frame.columns else None
+        out = holdout(of, rows.own_keys(), rows.draws(), parse_share(options.holdout))
+        is_train = options.side == "train"
+        reasons.set(out if is_train else ~out, "holdout" if is_train else "train")
+    if number is not None:
+        reasons.set(number == 0, "mix")
+    return reasons, number
+
+
+def _copied(rows: NDArray[Number], number: Int64s | None) -> tuple[NDArray[Number], Int32s | None]:
+    """Return `rows`, each as often as `number` says, and the copies' numbers; None if all are 0."""
+    if number is None:
+        return rows, None
+    times = number[rows]
+    copy, owner = expand_ranges(np.zeros_like(times), times)
+    return rows[owner], copy.astype(np.int32)
 
 
 def _check_labels(rows: LengthsRows, usable: Bools) -> None:
@@ -144,39 +233,6 @@ def _check_labels(rows: LengthsRows, usable: Bools) -> None:
             f"{rows.uri}: sample {rows.sample_id[first]} has {labels[first]} label_tokens of "
             f"{rows.length[first]} tokens ({len(wrong)} such samples): correct them"
         )
-
-
-def _whole_samples(
-    rows: LengthsRows, chosen: Int32s, weight: Int32s, options: Options, number: Int64s | None
-) -> Items:
-    """Every copy of the chosen rows."""
-    row, copy = _repeated(chosen, number)
-    length = weight if len(row) == len(weight) and copy is None else weight[row]
-    return Items(rows, row, length, options.padded(length), copy, num_whole=len(row))
-
-
-def _repeated(
-    rows: NDArray[Number], number: Int64s | None
-) -> tuple[NDArray[Number], Int32s | None]:
-    """Return `rows`, each as often as `number` says, and the copies' numbers; None if all are 0."""
-    if number is None:
-        return rows, None
-    times = number[rows]
-    copy, owner = expand_ranges(np.zeros_like(times), times)
-    return rows[owner], copy.astype(np.int32)
-
-
-def _with_pieces(
-    items: Items, long: Int64s, options: Options, number: Int64s | None
-) -> tuple[Items, Uncut]:
-    """Add the pieces of the rows `long` to `items`; return the rows that have none, too."""
-    row, copy = _repeated(long, number)
-    copies = np.zeros(len(row), np.int64) if copy is None else copy.astype(np.int64)
-    truncate = options.on_long == "truncate"
-    pieces, uncut = cut_into_pieces(items.rows, row, copies, options.longest, only_first=truncate)
-    if not len(pieces.row):
-        return items, uncut
-    return _joined(items, pieces, options), uncut
 
 
 def _joined(items: Items, pieces: Pieces, options: Options) -> Items:
@@ -199,7 +255,7 @@ def _joined(items: Items, pieces: Pieces, options: Options) -> Items:
     )
 
 
-def _within_caps(items: Items, options: Options, verdicts: Verdicts) -> Items:
+def _within_caps(items: Items, options: Options, reasons: DropReasons) -> Items:
     """The items of samples none of which breaks a cap by itself."""
     keep = np.ones(items.num_samples, bool)
     for name, cap in options.caps.items():
@@ -218,15 +274,15 @@ def _within_caps(items: Items, options: Options, verdicts: Verdicts) -> Items:
             )
         rows = np.unique(items.row[values > cap])
         if len(rows):
-            verdicts.set(rows, f"max_{name.removeprefix('num_')}")
+            reasons.set(rows, f"max_{name.removeprefix('num_')}")
             keep &= ~np.isin(items.row, rows)
     return items if keep.all() else items.select(keep)
 
 
-def _count_lost(items: Items, verdicts: Verdicts, weight: Int32s, number: Int64s | None) -> None:
+def _count_lost(items: Items, reasons: DropReasons, number: Int64s | None) -> None:
     """Set in `items` how many tokens are eligible, and how many are cut off or lost."""
-    left_out, whole = verdicts.of(NOT_ELIGIBLE), verdicts.of(LOST)
-    tokens = np.maximum(weight, 0).astype(np.int64)
+    left_out, whole = reasons.of(NOT_ELIGIBLE), reasons.of(LOST)
+    tokens = items.rows.length.astype(np.int64)
     items.num_eligible = int(tokens.sum() - tokens[left_out].sum())
     items.num_lost = int(tokens[whole].sum())
     if items.num_whole < items.num_samples:
@@ -237,7 +293,8 @@ def _count_lost(items: Items, verdicts: Verdicts, weight: Int32s, number: Int64s
         items.num_lost += int((cut // copies).sum())
 
 
-def _complain(rows: LengthsRows, long: Int64s, weight: Ints, options: Options) -> None:
+def _complain(rows: LengthsRows, long: Int64s, options: Options) -> None:
+    weight = rows.length
     worst = int(long[np.argmax(weight[long])])
     key = rows.arrow("key", np.array([worst]))[0].as_py()
     name = f"sample {rows.sample_id[worst]}" + (f" ({key})" if key else "")
@@ -247,27 +304,23 @@ def _complain(rows: LengthsRows, long: Int64s, weight: Ints, options: Options) -
     )
 
 
-def _dropped(rows: LengthsRows, verdicts: Verdicts, weight: Int32s, options: Options) -> pa.Table:
+def _dropped(rows: LengthsRows, reasons: DropReasons, options: Options) -> pa.Table:
     """Return what is in no pack, in order of sample_id (schema `DROPPED`)."""
-    numbers = verdicts.dropped()
+    numbers = reasons.dropped()
     if not len(numbers):
         return DROPPED.empty_table()
-    reasons = verdicts.reasons(numbers)
-    details = _details(rows, numbers, np.array(reasons.to_pylist(), object), weight, options)
+    names = reasons.names(numbers)
     columns = {name: rows.arrow(name, numbers) for name in ("sample_id", "source", "key", "length")}
-    columns |= {"reason": reasons, "detail": pa.array(details, pa.string())}
+    details = _details(rows, numbers, np.array(names.to_pylist(), object), options)
+    columns |= {"reason": names, "detail": pa.array(details, pa.string())}
     return conform(pa.table(columns), DROPPED)
 
 
 def _details(
-    rows: LengthsRows,
-    numbers: Int64s,
-    reasons: NDArray[np.object_],
-    weight: Int32s,
-    options: Options,
+    rows: LengthsRows, numbers: Int64s, reasons: NDArray[np.object_], options: Options
 ) -> list[str | None]:
     """Return what exactly is wrong, where the reason does not say it all."""
-    detail = np.full(len(numbers), None, object)
+    detail, weight = np.full(len(numbers), None, object), rows.length
 
     def tell(reason: str, values: Ints, what: str) -> Bools:
         mine: Bools = np.equal(reasons, reason).astype(bool)

@@ -19,9 +19,8 @@ from packidx_cli.main import main
 
 from packidx import open_index, plan_packs
 from packidx.index import Index
-from packidx.inspect.stats import lengths_stats, plan_stats
+from packidx.inspect.stats import RANKS, ScheduledPacks, lengths_stats, plan_stats, ranks_stats
 from packidx.inspect.verdict import verdict
-from packidx.inspect.waiting import RANKS, ScheduledPacks, ranks_stats
 
 
 def rows() -> dict[str, list[Any]]:

@@ -113,9 +113,9 @@ def test_the_command_prints_steps_and_places(
     [line] = [line for line in capsys.readouterr().out.splitlines() if "photo-00017" in line][1:]
     assert line.split()[:4] == [str(n) for n in (0, place.step, place.micro_step, place.rank)]
     assert main([*command, "--step", str(place.step), "--rank", str(place.rank)]) == 0
-    out = capsys.readouterr().out
-    assert f"pack {place.pack_id}, micro_step {place.micro_step}, rank {place.rank}" in out
-    assert "photo-00017" in out
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "photo-00017" in line]
+    cells = (place.step, place.micro_step, place.rank, place.pack_id, place.position, 17)
+    assert line.split()[:6] == [str(n) for n in cells]
 
 
 def test_packs_that_an_epoch_leaves_out(tmp_path: Path) -> None:

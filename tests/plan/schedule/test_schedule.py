@@ -12,7 +12,7 @@ from vlm_mix import SOURCES, vlm_mix
 
 from packidx.index.cost import pack_cost
 from packidx.index.order import EpochOrder, order_key
-from packidx.inspect.waiting import ScheduledPacks, ranks_stats
+from packidx.inspect.stats import ScheduledPacks, ranks_stats
 from packidx.pack.counts import Histogram
 from packidx.pack.slots import deal_into
 from packidx.pack.strategies.decreasing import best_fit_decreasing

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packidx import estimate_lengths, open_index, plan_packs
-from packidx.plan.select.eligible import holdout
+from packidx.plan.select.rules import holdout
 
 NAMES = st.none() | st.sampled_from(["", "web", "code", "Ä"])
 ROWS = st.lists(st.tuples(NAMES, st.none() | st.text(max_size=12)), max_size=30)

@@ -1,29 +1,33 @@
-"""Which rows are to be packed, and how often: a reason or a number of copies for every row."""
+"""Rules that leave samples out of a plan: holdout, exclusion, and what training has consumed.
+
+A sample is consumed if any copy or piece of it was in a pack that training has finished. Plans
+continued before list what was consumed then among their dropped samples, so one snapshot and its
+state say everything.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from packidx.arrays import Bools, Int32s, Int64s, Uint64s
+from packidx.arrays import Bools, Int64s, Uint64s
 from packidx.digests import canonical_json, column_digest, digest
-from packidx.errors import FormatError, SourceError
-from packidx.format.index import Options
+from packidx.errors import FormatError, MismatchError, OptionError, SourceError
+from packidx.format.index import Consumed
 from packidx.hashing import below, derive_key, hash_ints, hash_strings, splitmix64s
+from packidx.index.order import consumed_packs
+from packidx.index.reader import Index
 from packidx.io.urls import absolute
-from packidx.lengths.table import LengthsRows
-from packidx.plan.options import parse_share
-from packidx.plan.select.mixture import copies_of
+from packidx.lengths.table import Lengths, LengthsRows
 
 _KEYED = derive_key("holdout", "key")
 _PLACED = derive_key("holdout", "place")
-_NAMES = ("source", "key", "sample_id")
 
 
 def holdout(
@@ -101,7 +105,7 @@ def read_exclusion(path: str) -> Exclusion:
     except (pl.exceptions.PolarsError, OSError) as error:
         reason = (str(error).splitlines() or [""])[0]
         raise SourceError(f"exclude {path} cannot be read as Parquet ({reason})") from None
-    names = [name for name in _NAMES if name in frame.columns]
+    names = [name for name in ("source", "key", "sample_id") if name in frame.columns]
     if not {"key", "sample_id"} & set(names):
         raise FormatError(
             f"exclude {path} has no column `key` or `sample_id`: name samples by one of them"
@@ -124,25 +128,6 @@ def read_exclusion(path: str) -> Exclusion:
     return Exclusion(named, digest(canonical_json(parts)))
 
 
-# In the order in which they are looked for: the first that holds is the one that is told.
-REASONS = (
-    "",
-    "rejected",
-    "invalid_length",
-    "empty",
-    "excluded",
-    "consumed",
-    "holdout",
-    "train",
-    "mix",
-    "too_long",
-    "no_labels",
-    "max_images",
-    "max_vision_patches",
-    "max_samples",
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Rules:
     """Rules that leave samples out of a plan besides those that cannot be packed.
@@ -157,82 +142,42 @@ class Rules:
     before: Mapping[str, Int64s] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Verdicts:
-    """A reason for every row, int8 [n] into `REASONS`: 0 where it is to be packed."""
+def continued(
+    table: Lengths, index: Index, state: Mapping[str, Any], rules: Rules
+) -> tuple[Rules, Consumed]:
+    """Return `rules` that also drop the samples consumed at `state` of `index`, and that state.
 
-    _code: NDArray[np.int8]
-
-    def usable(self) -> Bools:
-        """bool [n]: nothing speaks against the row."""
-        return np.equal(self._code, 0)
-
-    def set(self, rows: Int64s | Int32s | Bools, reason: str) -> None:
-        """Drop `rows` (numbers or a mask) for `reason`, unless they are dropped already."""
-        code = REASONS.index(reason)
-        if rows.dtype == bool:
-            self._code[rows & (self._code == 0)] = code
-        else:
-            self._code[rows] = np.where(self._code[rows] == 0, code, self._code[rows])
-
-    def dropped(self) -> Int64s:
-        """Row numbers, ascending."""
-        return np.flatnonzero(self._code)
-
-    def of(self, reasons: Sequence[str]) -> Int64s:
-        """Numbers of the rows that are dropped for one of `reasons`, ascending."""
-        dropped = self.dropped()
-        wanted = np.isin(np.arange(len(REASONS)), [REASONS.index(reason) for reason in reasons])
-        return dropped[wanted[self._code[dropped]]]
-
-    def reasons(self, rows: Int64s) -> pa.Array:
-        """The reason of each of `rows`."""
-        codes = pa.array(self._code[rows])
-        return pa.DictionaryArray.from_arrays(codes, pa.array(REASONS)).cast(pa.string())
-
-
-def judge(
-    rows: LengthsRows, weight: Int32s, options: Options, rules: Rules
-) -> tuple[Verdicts, Int64s | None]:
-    """Return what is dropped before lengths and caps are checked, and copies per row, int64 [n].
-
-    Copies are None if each row is packed once.
-
-    `weight` has the tokens of each row, int32 [n].
+    Raises:
+        MismatchError: the state is of another snapshot, or `index` was planned of other lengths.
+        FormatError: it is not a state of a sampler.
+        OptionError: the state is of an epoch that has not begun.
     """
-    verdicts = Verdicts(np.zeros(rows.num_rows, np.int8))
-    ok = rows.is_ok()
-    verdicts.set(~ok, "rejected")
-    if (weight <= 0).any():
-        stated, null = rows.ints("length")
-        verdicts.set((stated < 0) if null is None else null | (stated < 0), "invalid_length")
-        verdicts.set(weight <= 0, "empty")
-    if rules.exclude is not None:
-        verdicts.set(rules.exclude.of(rows), "excluded")
-    for reason, samples in rules.before.items():
-        verdicts.set(np.isin(rows.sample_id, samples), reason)
-    number = _copies(rows, options)
-    if options.holdout is not None:
-        source = rows.arrow("source") if "source" in rows.frame.columns else None
-        share = parse_share(options.holdout)
-        out = holdout(source, rows.own_keys(), rows.draws(), share)
-        verdicts.set(
-            out if options.side == "train" else ~out,
-            "holdout" if options.side == "train" else "train",
+    packs = consumed_packs(index.snapshot, state)  # refuses a state of another snapshot
+    if not state["position"]:
+        raise OptionError(
+            f"the state says that 0 packs of epoch {state['epoch']} of {index.path}@{index.id[:12]}"
+            " are trained, so there is nothing to continue: give what sampler.state_at(step)"
+            " returned after the last finished step, or plan without --continue"
         )
-    if number is not None:
-        verdicts.set(number == 0, "mix")
-    return verdicts, number
-
-
-def _copies(rows: LengthsRows, options: Options) -> Int64s | None:
-    """Copies of each row by its source's weight; None where every weight is 1."""
-    if not options.weights:
-        return None
-    number = np.ones(rows.num_rows, np.int64)
-    source = rows.frame.get_column("source")
-    draws = hash_ints(rows.draws(), derive_key(options.seed, "mix"))
-    for name, weight in options.weights.items():
-        mine = (source == name).fill_null(False).to_numpy()
-        number[mine] = copies_of(Fraction(weight), draws[mine])
-    return number
+    planned, given = index.snapshot.lengths.fingerprint, table.fingerprint()
+    if planned != given:
+        raise MismatchError(
+            f"{index.path}@{index.id[:12]} was planned of lengths with fingerprint {planned[:12]}, "
+            f"{table.uri} has {given[:12]}: continue with the lengths that were planned"
+        )
+    done = np.zeros(index.num_packs, bool)
+    done[packs] = True
+    found: dict[str, list[Any]] = {"consumed": [], "excluded": []}
+    for number, _, first, _, window in index.snapshot.placed:
+        dropped = index.window("dropped", number, ["sample_id", "reason"])
+        reason = dropped["reason"].to_numpy()
+        for name, parts in found.items():
+            parts.append(dropped["sample_id"].to_numpy()[reason == name])
+        of_window = done[first : first + window.num_packs]
+        if of_window.any():
+            sizes = index.window("packs", number, ["num_samples"])["num_samples"].to_numpy()
+            ids = index.window("samples", number, ["sample_id"])["sample_id"].to_numpy()
+            found["consumed"].append(ids[np.repeat(of_window, sizes)])
+    own = {name: state[name] for name in ("seed", "epoch", "global_batch", "position")}
+    dropped_before = {name: np.unique(np.concatenate(parts)) for name, parts in found.items()}
+    return replace(rules, before=dropped_before), Consumed(snapshot_id=index.id, **own)
