@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import io
 import os
+import platform
+import re
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator
 from difflib import get_close_matches
 from importlib import import_module
+from importlib.metadata import requires
+from pathlib import Path
 from typing import Any
 
+import packidx
 from packidx.errors import LimitError, PackidxError, missing_package
+from packidx.software import installed
 
 try:
     import click
@@ -19,43 +25,36 @@ except ModuleNotFoundError as _error:  # an image in which packs are only read
     sys.exit(f"packidx: {missing_package('the command line', _error)}")
 
 from .show.console import say
-from .version import print_version
 
-# command -> (module, one line of help); the order is the order of work.
+# command, and its module -> one line of help; the order is the order of work.
 _COMMANDS = {
-    "pack": ("pack", "Count, plan, verify and draw a report: by one recipe."),
-    "estimate": ("estimate", "Count the tokens of every sample into a lengths table."),
-    "precompute": ("precompute", "Write the data back with every record's counts."),
-    "plan": ("plan", "Assign samples to packs; write a snapshot of the index."),
-    "stats": ("stats", "Say how good a plan is, or what a lengths table holds."),
-    "report": ("report", "Draw a plan or lengths on one page, with pictures."),
-    "trace": ("trace", "Show what a step trains on, or when a sample is trained on."),
-    "diff": ("diff", "Show what two plans differ in."),
-    "log": ("log", "List the snapshots of an index, newest first."),
-    "sql": ("sql", "Ask an index or lengths in SQL; without a query, at a prompt."),
-    "export": ("export", "Write packs for Megatron-Energon or as WebDataset tars."),
-    "freeze": ("freeze", "Make a snapshot of the packs that a stream gave out."),
-    "verify": ("verify", "Check a snapshot against its own promises and its data."),
+    "pack": "Count, plan, verify and draw a report: by one recipe.",
+    "estimate": "Count the tokens of every sample into a lengths table.",
+    "precompute": "Write the data back with every record's counts.",
+    "plan": "Assign samples to packs; write a snapshot of the index.",
+    "stats": "Say how good a plan is, or what a lengths table holds.",
+    "report": "Draw a plan or lengths on one page, with pictures.",
+    "trace": "Show what a step trains on, or when a sample is trained on.",
+    "diff": "Show what two plans differ in.",
+    "log": "List the snapshots of an index, newest first.",
+    "sql": "Ask an index or lengths in SQL; without a query, at a prompt.",
+    "export": "Write packs for Megatron-Energon or as WebDataset tars.",
+    "freeze": "Make a snapshot of the packs that a stream gave out.",
+    "verify": "Check a snapshot against its own promises and its data.",
 }
 
 
 class LazyGroup(click.Group):
-    """Commands in the order of the help: name -> module in `packidx_cli.commands`, line of help."""
-
-    def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._lazy = lazy
+    """Commands in the order of the help, each imported when it runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self._lazy)
+        return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self._lazy:
+        if cmd_name not in _COMMANDS:
             return None
-        command = getattr(
-            import_module(f"packidx_cli.commands.{self._lazy[cmd_name][0]}"), cmd_name
-        )
-        assert isinstance(command, click.Command)
+        module = import_module(f"packidx_cli.commands.{cmd_name}")
+        command: click.Command = getattr(module, cmd_name)
         return command
 
     def resolve_command(
@@ -63,21 +62,58 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that is named; of one that there is not, the error names the near one."""
         name = args[0]
-        if name in self._lazy or ctx.resilient_parsing or name.startswith("-"):
+        if name in _COMMANDS or ctx.resilient_parsing or name.startswith("-"):
             return super().resolve_command(ctx, args)
-        near = get_close_matches(name, self._lazy, 1)
+        near = get_close_matches(name, _COMMANDS, 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         return ctx.fail(f"No such command {name!r}.{hint}")
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Names and lines of help, without importing a single command."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in self._lazy.items()])
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+def print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    """Print the version, with `--verbose` also the environment, and exit."""
+    if not wanted or context.resilient_parsing:
+        return
+    say(f"packidx {packidx.__version__}")
+    if context.params.get("verbose"):
+        for name, value in _environment():
+            say(f"{name:<18} {value}")
+    context.exit()
+
+
+def _environment() -> Iterator[tuple[str, str]]:
+    from packidx.run.workers import num_workers
+
+    yield "folder", str(Path(packidx.__file__).parent)
+    yield "python", f"{platform.python_version()}, {sys.executable}"
+    yield "platform", platform.platform()
+    yield "cores", f"{num_workers(None)} for this process"
+    lines = requires("packidx") if installed("packidx") else []
+    of_users = [line for line in lines or [] if not re.search("extra == .(dev|test)", line)]
+    for name in dict.fromkeys(
+        [*(re.split(r"[^\w.-]", line)[0] for line in of_users), "torchvision"]
+    ):
+        if name != "packidx":  # in an extra made of others
+            yield name, installed(name) or "not installed"
+    yield "GPU", _gpu()
+
+
+def _gpu() -> str:
+    try:
+        torch: Any = import_module("torch")
+    except Exception as error:  # a broken installation raises anything
+        return f"unknown: torch cannot be imported ({type(error).__name__})"
+    built = torch.version.cuda or getattr(torch.version, "hip", None)
+    named = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
+    return f"{', '.join(named) or 'none is visible'} (torch is built for {built or 'CPUs'})"
 
 
 @click.group(
     cls=LazyGroup,
-    lazy=_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option("--verbose", is_flag=True, is_eager=True, help="With --version: the environment too.")

@@ -49,14 +49,10 @@ def _print(found: Row) -> None:
         of_sources = {name or "–": each[column] for name, each in found["sources"].items()}
         tables[f"{column} of source"] = of_sources
     for title, pairs in tables.items():
-        print_rows(
-            {title: name, "A": _value(both["a"]), "B": _value(both["b"])}
-            for name, both in pairs.items()
-        )
-    if found["samples"] is None:
+        print_rows({title: n, "A": _value(v["a"]), "B": _value(v["b"])} for n, v in pairs.items())
+    if (samples := found["samples"]) is None:
         say("samples are not compared: the lengths differ, and keys are missing or not unique")
         return
-    samples = found["samples"]
     facts = {
         "in both": f"{number_of(samples['in_both'], 'sample')}, matched by {samples['matched_by']}",
         "gained, by state in A": with_parts(samples["gained"], samples["gained_from"]),

@@ -11,14 +11,7 @@ import cloup
 
 from packidx.words import count
 
-from ..options import (
-    json_option,
-    option,
-    option_group,
-    output_option,
-    quiet_option,
-    worker_options,
-)
+from ..options import json_option, option, option_group, output_option, quiet_option, worker_options
 from ..show.console import print_json, print_marked_text, progress_bar, say
 from ..sources import (
     answer_options,

@@ -15,13 +15,7 @@ from packidx.errors import OptionError, VerificationError
 from packidx.plan.options import OPTIONS
 from packidx.words import number_of
 
-from ..options import (
-    json_option,
-    option_group,
-    quiet_option,
-    split_mix,
-    worker_options,
-)
+from ..options import json_option, option_group, quiet_option, split_mix, worker_options
 from ..show.console import (
     print_facts,
     print_json,
@@ -65,11 +59,7 @@ _PLANNED = ("capacity", "on_long", "mix", "global_batch", "seed")
     "--capacity 8192 --on-long split --mix photos=2",
     *[with_option(name) for name in _PLANNED],
 )
-@option_group(
-    "scale",
-    "--workers 8",
-    worker_options("count and plan"),
-)
+@option_group("scale", "--workers 8", worker_options("count and plan"))
 @option_group(
     "output",
     "-o packs/",

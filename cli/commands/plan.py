@@ -14,15 +14,7 @@ import click
 import cloup
 
 from packidx.inspect.facts import result_facts
-from packidx.plan.options import (
-    DEFAULTS,
-    GROUPS,
-    OPTIONS,
-    STRATEGIES,
-    TYPES,
-    command_line,
-    dashed,
-)
+from packidx.plan.options import DEFAULTS, GROUPS, OPTIONS, STRATEGIES, TYPES, command_line, dashed
 from packidx.words import percent
 
 from ..options import (

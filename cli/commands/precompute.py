@@ -19,12 +19,7 @@ from ..options import (
     workers_option,
 )
 from ..show.console import print_facts, print_json, progress_bar, warn, with_parts
-from ..sources import (
-    print_sources,
-    processor_option,
-    record_options,
-    sources_argument,
-)
+from ..sources import print_sources, processor_option, record_options, sources_argument
 
 if TYPE_CHECKING:
     from packidx.precompute import ImagesSummary, PrecomputeSummary
@@ -44,11 +39,7 @@ if TYPE_CHECKING:
     "--column messages=dialog --tag role_tag=speaker --media-root photos/",
     record_options,
 )
-@option_group(
-    "scale",
-    "--workers 8",
-    workers_option("count"),
-)
+@option_group("scale", "--workers 8", workers_option("count"))
 @option_group(
     "output",
     "-o counted/",

@@ -44,11 +44,7 @@ from ..show.console import print_facts, print_json, print_rows, say, status
         "--epoch E:0": "Epoch.  [default: 0]",
     },
 )
-@option_group(
-    "output",
-    "--json",
-    json_option,
-)
+@option_group("output", "--json", json_option)
 def trace(
     index: str,
     step: int | None,

@@ -43,14 +43,9 @@ if TYPE_CHECKING:
     planned_encoder_options,
     {"--transform MODULE:NAME": "The transform that the lengths were counted with."},
 )
-@option_group(
-    "output",
-    "--json",
-    json_option,
-    quiet_option,
-)
+@option_group("output", "--json", json_option, quiet_option)
 def verify(index: str, roots: dict[str, str], quiet: bool, as_json: bool, **options: Any) -> None:
-    """Check the files, id, lengths and shards of INDEX or INDEX@ID; exit 3 if anything is wrong.
+    """Check the files, id and shards of INDEX or INDEX@ID; exit 3 if anything is wrong.
 
     With --processor or --encode also its fingerprint, and with --sample N the lengths of N samples
     encoded for real. Each line says how much was looked at, counted on the way.

@@ -60,36 +60,30 @@ def print_json(value: Any) -> None:
     click.echo(json_text(value, indent=2))
 
 
+_COPIED = ("index", "table", "try", "output", "path", "report", "train")
+
+
 def print_facts(title: str, facts: Mapping[str, str]) -> None:
-    """Two columns, a name and what it is, under a heading; what is longer than the terminal is
-    wide goes on below itself, but for what is to be copied: places and commands."""
+    """Two columns, a name and what it is, under a heading; places and commands, which are copied,
+    are not broken."""
     click.secho(visible(title), bold=True)
-    facts = {visible(name): value for name, value in facts.items()}
-    width = max(map(len, facts), default=0)
+    width = max((len(visible(name)) for name in facts), default=0)
     for name, value in facts.items():
-        head = f"{name:{width}}  "
+        head = f"{visible(name):{width}}  "
         if name in _COPIED:
             click.echo(click.style(head, dim=True) + visible(value))
         else:
             say_wrapped(value, head)
 
 
-_COPIED = ("index", "table", "try", "output", "path", "report", "train")
-
-
 def say_wrapped(text: str, head: str = "") -> None:
     """`text` behind a dim `head`, in lines that end where the terminal does and begin below each
     other; words are never broken."""
-    room = max(20, _terminal_width() - len(head))
-    lines = textwrap.wrap(visible(text), room, break_long_words=False, break_on_hyphens=False)
-    click.echo(click.style(head, dim=True) + "".join(lines[:1]))
-    for line in lines[1:]:
-        click.echo(" " * len(head) + line)
-
-
-def _terminal_width() -> int:
-    """Columns for text that is wrapped; 100 where it goes to a file."""
-    return max(40, min(120, shutil.get_terminal_size((100, 24)).columns))
+    columns = min(120, shutil.get_terminal_size((100, 24)).columns)  # 100 where it goes to a file
+    whole: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
+    lines = textwrap.wrap(visible(text), max(20, columns - len(head)), **whole)
+    below = f"\n{' ' * len(head)}"
+    click.echo(click.style(head, dim=True) + below.join(lines))
 
 
 def print_marked_text(runs: Iterable[tuple[str, bool]]) -> None:

@@ -13,7 +13,7 @@ from packidx.errors import FormatError, SourceError, missing_package
 from packidx.format.index import OPTIONAL, TABLE_NAMES, TABLES, PlacedWindow
 from packidx.format.lengths import KnownTable, known_table
 from packidx.format.parquet import scan_of
-from packidx.format.schema import PACKS
+from packidx.format.schema import PACKS, fields_of
 from packidx.format.step_log import LOG_VIEWS, LOSSES, OUTLIERS, logged_steps
 from packidx.index.order import ORDER, Steps
 from packidx.io import urls
@@ -26,20 +26,15 @@ if TYPE_CHECKING:
 
 SOURCES = pa.schema(
     [
-        pa.field("name", pa.string()),
-        pa.field("num_samples", pa.int64()),
-        pa.field("num_rejected", pa.int64()),
-        pa.field("num_dropped", pa.int64()),
-        pa.field("num_tokens", pa.int64()),
-        pa.field("num_label_tokens", pa.int64()),
-        pa.field("weight", pa.float64()),
-        pa.field("media_root", pa.string()),
+        *fields_of("string name; int64 num_samples num_rejected num_dropped num_tokens"),
+        *fields_of("int64 num_label_tokens; double weight; string media_root"),
         pa.field("remote_media", pa.list_(pa.string())),
         pa.field("pair", pa.string()),
     ]
 )
 """`weight` is how often the mix takes a sample per epoch; null in a lengths table."""
 
+_LOGGED = "snapshot_id, seed, global_batch, session, samples"
 # Of a pack, what `ORDER` does not say.
 _OF_PACKS = [name for name in PACKS.names if name not in ORDER.names]
 STEPS = pa.schema([*ORDER, *(PACKS.field(name) for name in _OF_PACKS)])
@@ -109,10 +104,7 @@ class Views:
     def add_log(self, files: Sequence[str]) -> None:
         """Add the views of a run's log; sources and keys come from `samples`."""
         self.paths.extend(files)
-        names, of_steps = (
-            "snapshot_id, seed, global_batch, session, samples",
-            logged_steps([*files]),
-        )
+        names, of_steps = _LOGGED, logged_steps([*files])
         self.selects["logged_steps"] = f"SELECT * EXCLUDE ({names}) FROM ({of_steps})"
         self.selects["losses"] = f"WITH logged AS ({of_steps}) {LOSSES}"
         self.selects["outliers"] = OUTLIERS
@@ -120,18 +112,14 @@ class Views:
     def add_steps(self, steps: Steps | None) -> None:
         """Add the packs in the order of training; with None a view that says what it needs."""
         if steps is None:  # a query that reaches it without its name gets an error
-            self.selects["steps"] = (
-                f"{self._select_made('no_steps', STEPS.empty_table())} UNION ALL BY NAME SELECT "
-                "NULL AS step WHERE error('the steps are computed where a query names them') IS "
-                "NULL"
-            )
+            why = "error('the steps are computed where a query names them') IS NULL"
+            none = self._select_made("no_steps", STEPS.empty_table())
+            self.selects["steps"] = f"{none} UNION ALL BY NAME SELECT NULL AS step WHERE {why}"
             return
         self.made["train_order"] = steps.table()
         columns = ", ".join(f'"{name}"' for name in STEPS.names)
-        self.selects["steps"] = (
-            f"SELECT {columns} FROM packs JOIN packidx.train_order USING (pack_id) "
-            "ORDER BY epoch, position"
-        )
+        joined = "packs JOIN packidx.train_order USING (pack_id)"
+        self.selects["steps"] = f"SELECT {columns} FROM {joined} ORDER BY epoch, position"
 
 
 def _of_window(table: str, placed: PlacedWindow, files: list[str]) -> str:
@@ -160,10 +148,7 @@ def views_of_lengths(table: KnownTable, uri: str) -> Views:
 
 
 def views_of_index(
-    index: Index,
-    names: Collection[str],
-    steps: Steps | None,
-    log: Sequence[str] = (),
+    index: Index, names: Collection[str], steps: Steps | None, log: Sequence[str] = ()
 ) -> Views:
     """Return what can be asked of an index.
 
@@ -190,10 +175,11 @@ def views_of_index(
         try:
             views.add_lengths(known_table(uri, planned.pattern, planned.fingerprint))
         except (SourceError, FormatError) as error:
-            root = ", or say where it is: --root OLD=NEW, in Python roots={old: new}"
-            why = f"{error}{root if isinstance(error, SourceError) else ''}"
-            for name in ("lengths", "rejected"):
-                views.absent[name] = f"there is no view {name}: {why}"
+            why = str(error)
+            if isinstance(error, SourceError):
+                why += ", or say where it is: --root OLD=NEW, in Python roots={old: new}"
+            names = ("lengths", "rejected")
+            views.absent.update((name, f"there is no view {name}: {why}") for name in names)
     return views
 
 

@@ -67,10 +67,13 @@ def open_index(path: str | Path | Index, roots: Mapping[str, str] | None = None)
             raise _no_index(folder)
         folder, snapshots = below, urls.join(below, "snapshots")
     if wanted is not None:
-        known = snapshot_ids(folder, wanted)
+        known = snapshot_ids(folder, wanted) if wanted else []
         if not known and not storage.is_folder(snapshots):
             raise _no_index(folder)
-        return Index(folder, _the_one(folder, known, wanted), roots)
+        if len(known) != 1:
+            what = f"{len(known) or 'no'} snapshot{'s' if known else ''}"
+            raise NotFoundInIndex(f"{folder} has {what} {wanted!r}: see `packidx log {folder}`")
+        return Index(folder, known[0], roots)
     head = read_head(folder)
     if head is None or not is_snapshot_id(head):
         if not storage.is_folder(snapshots):
@@ -100,15 +103,6 @@ def _no_index(folder: str) -> NotFoundInIndex:
     else:
         what = f"{folder} does not exist"
     return NotFoundInIndex(f"{what}; name the folder or URL that `packidx plan` wrote (its -o)")
-
-
-def _the_one(folder: str, known: list[str], wanted: str) -> str:
-    """The only known id that begins so."""
-    matching = [ident for ident in known if ident.startswith(wanted)] if wanted else []
-    if len(matching) != 1:
-        what = "no snapshot" if not matching else f"{len(matching)} snapshots"
-        raise NotFoundInIndex(f"{folder} has {what} {wanted!r}: see `packidx log {folder}`")
-    return matching[0]
 
 
 def _split(path: str) -> tuple[str, str | None]:

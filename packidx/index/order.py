@@ -29,10 +29,9 @@ from packidx.arrays import Int64s, Uint64s
 from packidx.errors import FormatError, MismatchError, OptionError
 from packidx.format.index import IndexManifest
 from packidx.format.manifest import Count, JsonObject, Positive, written
+from packidx.format.schema import fields_of
 from packidx.hashing import derive_key, splitmix64, splitmix64s
 from packidx.permutation import permute
-
-Ranges = tuple[tuple[int, int], ...]
 
 
 def order_key(snapshot_id: str, seed: int, epoch: int) -> int:
@@ -75,6 +74,12 @@ class EpochOrder:
         planned[inside] = self._in_blocks(where[inside])
         planned[~inside] = body + permute(where[~inside] - body, self.tail, self._key(4))
         self._exchange(planned)
+        part = np.searchsorted(self._starts, planned, side="right") - 1
+        return self._first[part] + planned - self._starts[part]
+
+    def scheduled(self) -> Int64s:
+        """Pack numbers as they were planned: each range's blocks, then what is left."""
+        planned = np.arange(self.num_packs)
         part = np.searchsorted(self._starts, planned, side="right") - 1
         return self._first[part] + planned - self._starts[part]
 
@@ -150,36 +155,10 @@ def packs_per_step(snapshot: IndexManifest) -> int | None:
     return snapshot.result.schedule_block
 
 
-@dataclass(frozen=True, slots=True)
-class Epochs:
-    """The packs of every epoch and what its order may exchange."""
-
-    ranges: Ranges
-    """[first pack, packs] of each range."""
-    block: int
-    """`result.schedule_block`, packs that an epoch moves together."""
-    chunk: int
-    """`result.schedule_chunk`, packs that stay together within a block."""
-
-    @classmethod
-    def of(cls, snapshot: IndexManifest) -> Epochs:
-        """Make one of an index's manifest."""
-        result = snapshot.result
-        return cls(snapshot.ranges, result.schedule_block, result.schedule_chunk)
-
-    @property
-    def num_packs(self) -> int:
-        """Packs of an epoch."""
-        return sum(count for _, count in self.ranges)
-
-    def scheduled(self) -> Int64s:
-        """Pack numbers as they were planned: each range's blocks, then what is left."""
-        parts = blocks_first(self.ranges, self.block, self.chunk)
-        return np.concatenate([np.arange(0), *(np.arange(f, f + n) for f, n in parts)])
-
-    def order(self, snapshot_id: str, seed: int, epoch: int) -> EpochOrder:
-        """The order in which `epoch` trains on its packs."""
-        return EpochOrder(self.ranges, self.block, self.chunk, order_key(snapshot_id, seed, epoch))
+def epoch_order(snapshot: IndexManifest, seed: int = 0, epoch: int = 0) -> EpochOrder:
+    """The order in which `epoch` trains on the packs of a snapshot."""
+    result, key = snapshot.result, order_key(snapshot.snapshot_id, seed, epoch)
+    return EpochOrder(snapshot.ranges, result.schedule_block, result.schedule_chunk, key)
 
 
 def check_rank(rank: int, world_size: int) -> None:
@@ -196,10 +175,11 @@ def check_rank(rank: int, world_size: int) -> None:
         )
 
 
-def check_global_batch(global_batch: int, world_size: int, epochs: Epochs, name: str) -> None:
+def check_global_batch(global_batch: int, world_size: int, num_packs: int, name: str) -> None:
     """Refuse a global batch that cannot be dealt to the ranks, or of which there is no step.
 
     Args:
+        num_packs: of an epoch.
         name: the index in words, for the error.
 
     Raises:
@@ -210,9 +190,9 @@ def check_global_batch(global_batch: int, world_size: int, epochs: Epochs, name:
             f"global_batch {global_batch} is not a positive multiple of world_size"
             f" {world_size}; every rank must train on the same number of packs per step"
         )
-    if global_batch > epochs.num_packs:
+    if global_batch > num_packs:
         raise OptionError(
-            f"global_batch {global_batch} exceeds the {epochs.num_packs} packs of an"
+            f"global_batch {global_batch} exceeds the {num_packs} packs of an"
             f" epoch of {name}, so it has no step: lower it or plan more data"
         )
 
@@ -351,21 +331,12 @@ def consumed_packs(snapshot: IndexManifest, state: Any) -> Int64s:
             f"the state has snapshot_id {read.snapshot_id}, this index {mine}: name the snapshot "
             "that was trained on (INDEX@ID)"
         )
-    epochs = Epochs.of(snapshot)
-    read.check_position(epochs.num_packs)
-    order = epochs.order(mine, read.seed, read.epoch)
+    order = epoch_order(snapshot, read.seed, read.epoch)
+    read.check_position(order.num_packs)
     return order.packs(np.arange(read.position, dtype=np.int64))
 
 
-ORDER = pa.schema(
-    [
-        pa.field("epoch", pa.int32()),
-        pa.field("step", pa.int64()),
-        pa.field("micro_step", pa.int32()),
-        pa.field("position", pa.int64()),
-        pa.field("pack_id", pa.int64()),
-    ]
-)
+ORDER = pa.schema(fields_of("int32 epoch; int64 step; int32 micro_step; int64 position pack_id"))
 """Columns of `Steps.table`."""
 
 
@@ -390,8 +361,7 @@ class StepOptions(TypedDict, total=False):
 class Steps:
     """The steps of an epoch of an index."""
 
-    snapshot_id: str
-    epochs: Epochs
+    snapshot: IndexManifest
     epoch: int
     seed: int
     global_batch: int | None
@@ -406,16 +376,16 @@ class Steps:
         Raises:
             OptionError: values that make no sense together.
         """
-        epochs, planned = Epochs.of(snapshot), packs_per_step(snapshot)
+        planned, num_packs = packs_per_step(snapshot), snapshot.result.num_packs
         epoch, seed = options.get("epoch") or 0, options.get("seed") or 0
         global_batch, world_size = options.get("global_batch"), options.get("world_size")
         if global_batch is not None:
             name = f"snapshot {snapshot.snapshot_id[:12]}"
-            check_global_batch(global_batch, world_size or 1, epochs, name)
+            check_global_batch(global_batch, world_size or 1, num_packs, name)
         global_batch = global_batch or planned
         if world_size is None:
             is_planned = snapshot.result.schedule != "random" and global_batch == planned
-            world_size = epochs.chunk if is_planned else None
+            world_size = snapshot.result.schedule_chunk if is_planned else None
         elif world_size < 1 or (global_batch is not None and global_batch % world_size):
             raise OptionError(
                 f"world_size {world_size} does not divide the {global_batch} packs of a step: give"
@@ -424,12 +394,12 @@ class Steps:
         for name, value in {"seed": seed, "epoch": epoch}.items():
             if not 0 <= value < SEEDS:
                 raise OptionError(f"{name} is {value}: it must be at least 0 and below 2^63")
-        return cls(snapshot.snapshot_id, epochs, epoch, seed, global_batch, world_size)
+        return cls(snapshot, epoch, seed, global_batch, world_size)
 
     @cached_property
     def dealing(self) -> Dealing:
         """The packs of the epoch in the order of training; a step each if steps are unknown."""
-        order = self.epochs.order(self.snapshot_id, self.seed, self.epoch)
+        order = epoch_order(self.snapshot, self.seed, self.epoch)
         return Dealing(order, self.global_batch or 1)
 
     def table(self) -> pa.Table:

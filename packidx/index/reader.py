@@ -210,21 +210,16 @@ class Index:
         return [placed.first_pack for placed in self.snapshot.placed]
 
     def resolve(self, uri: str) -> str:
-        """`uri` with the longest matching prefix of `roots` exchanged."""
-        old = self.root_of(uri)
-        if old is None:
-            return uri
-        prefix, new = old.rstrip("/"), self.roots[old].rstrip("/") or "/"
-        rest = (uri[len(prefix) :] if _is_below(uri, prefix) or uri == old else uri).lstrip("/")
-        return f"{new.rstrip('/')}/{rest}" if rest else new
-
-    def root_of(self, uri: str) -> str | None:
-        """The longest of `roots` that `uri` begins with; any relative path begins with ``.``."""
+        """`uri` with the longest matching prefix of `roots` exchanged; any relative path begins
+        with ``.``."""
+        is_relative = not os.path.isabs(uri) and "://" not in uri
         for old in sorted(self.roots, key=len, reverse=True):
-            prefix, is_relative = old.rstrip("/"), not os.path.isabs(uri) and "://" not in uri
-            if uri == old or _is_below(uri, prefix) or (prefix == "." and is_relative):
-                return old
-        return None
+            prefix, new = old.rstrip("/"), self.roots[old].rstrip("/")
+            is_below = uri in (prefix, old) or uri.startswith(f"{prefix}/")
+            if is_below or (prefix == "." and is_relative):
+                rest = (uri[len(prefix) :] if is_below else uri).lstrip("/")
+                return f"{new}/{rest}" if rest else new or "/"
+        return uri
 
     def _damaged(self, pack_id: int, what: str) -> FormatError:
         return FormatError(
@@ -248,10 +243,6 @@ class Index:
             _KEPT[table],
             optional=OPTIONAL[table],
         )
-
-
-def _is_below(uri: str, prefix: str) -> bool:
-    return uri == prefix or uri.startswith(prefix + "/")
 
 
 _STORED_AS = {"pack_id": "pack"}

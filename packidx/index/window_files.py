@@ -84,7 +84,7 @@ class WindowFiles:
             pending.result()
 
     def abandon(self) -> None:
-        """Let go of files that will not be finished."""
+        """Close files that will not be finished."""
         self._thread.shutdown()
         for part in self._open.values():
             part.abandon()

@@ -26,7 +26,7 @@ from packidx.format.parquet import scan_of
 from packidx.format.schema import LENGTHS
 from packidx.hashing import derive_key
 from packidx.index.cost import COLUMNS, pack_cost
-from packidx.index.order import Epochs, packs_per_step
+from packidx.index.order import epoch_order, packs_per_step
 from packidx.index.reader import Index
 from packidx.inspect.sql import Row, rows_of
 from packidx.io.copies import local_copies
@@ -212,7 +212,7 @@ def scheduled_packs(index: Index, weights: CostModel | None = None) -> Scheduled
     """
     media = ["image_tokens", "video_tokens"]
     packs = index.packs([*media, *COLUMNS])
-    mine = Epochs.of(index.snapshot).scheduled()
+    mine = epoch_order(index.snapshot).scheduled()
     columns = {
         name: packs[name].fill_null(0).to_numpy().astype(np.int64)[mine]
         for name in packs.column_names

@@ -237,23 +237,16 @@ def check_fingerprint(index: Index, encoder: Any) -> Check:
     planned, given = counted.fingerprint, fingerprint_of(encoder)
     if planned is None or given is None:
         unknown = "the encoder" if given is None else f"{counted.name}, which counted,"
-        why = f"{unknown} has no fingerprint; --sample N compares lengths"
-        if given is None and planned is not None:
-            why += f" with those of {counted.name}"
-        return not_checked("encoder", why)
+        return not_checked("encoder", f"{unknown} has no fingerprint; --sample N compares lengths")
     of = getattr(encoder, "fingerprint_parts", None)
     parts = {} if of is None else of()
     numbers = {"settings": len(parts)} if parts else {}
     if given == planned:
         right = f"fingerprint {given[:12]}…: the encoder that counted"
         return _result("encoder", numbers, [], right)
-    differences = [counted.name, *counted.differences(parts)] if parts else [counted.name]
-    said = (
-        f"the encoder has fingerprint {given[:12]}…, the lengths were counted by "
-        f"{planned[:12]}… ({', '.join(map(str, differences))}): use that one, or estimate "
-        "again"
-    )
-    return _result("encoder", numbers, [said])
+    differences = ", ".join([str(counted.name), *(counted.differences(parts) if parts else ())])
+    said = f"the encoder has fingerprint {given[:12]}…, the lengths were counted by {planned[:12]}…"
+    return _result("encoder", numbers, [f"{said} ({differences}): use that one, or estimate again"])
 
 
 def check_samples(

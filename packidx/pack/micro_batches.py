@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from packidx.arrays import Int64s
 from packidx.errors import OptionError
-from packidx.pack.bounds import lower_bound
-from packidx.pack.counts import Histogram
+from packidx.pack.counts import Histogram, lower_bound
 from packidx.pack.strategies.in_order import window_fit
 
 

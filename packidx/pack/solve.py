@@ -11,11 +11,9 @@ import numpy as np
 from packidx.arrays import Bools, Int64s, Ints
 from packidx.errors import OptionError
 from packidx.hashing import derive_key
-from packidx.pack.bounds import joint_bound, lower_bound
-from packidx.pack.counts import Histogram, PackRuns
-from packidx.pack.even import even_out
+from packidx.pack.counts import Histogram, PackRuns, joint_bound, lower_bound
 from packidx.pack.slots import Slots, deal_into, from_packs
-from packidx.pack.strategies.balanced import balanced
+from packidx.pack.strategies.balanced import balanced, even_out
 from packidx.pack.strategies.capped import capped
 from packidx.pack.strategies.decreasing import best_fit_decreasing, worst_fit_decreasing
 from packidx.pack.strategies.in_order import first_fit, next_fit, window_fit, worst_fit

@@ -23,15 +23,11 @@ from packidx.plan.options import PlanOptions
 
 NEMO = "packed_sequence"
 _SHIFTED = "counts tokens after the labels are shifted in NeMo, one fewer per sample than here"
-_NO_PLAN = "changes no plan: the reader decides how packs are padded and masked, collate"
+_UNUSED = ("collate_max_length", "attn_implementation", "packing_format", "pretokenize", "num_proc")
 _NOTES = {
     "pack_size": _SHIFTED,
     "packed_sequence_size": _SHIFTED,
-    "collate_max_length": _NO_PLAN,
-    "attn_implementation": _NO_PLAN,
-    "packing_format": _NO_PLAN,
-    "pretokenize": "changes no plan: `packidx estimate` has counted the tokens before",
-    "num_proc": "changes no plan: it is about processes; --workers is packidx's own",
+    **dict.fromkeys(_UNUSED, "changes no plan"),
     "packing_strategy": "names a rule of NeMo's; `--strategy knapsack` or `next-fit` comes nearest",
 }
 """Key of the section -> what is to be known of it."""

@@ -45,7 +45,11 @@ def freeze_log(
     log = Path(log)
     if not (log / LOG_RECIPE).exists() and (log / "epoch-0").is_dir():
         log = log / "epoch-0"
-    recipe = _recipe(log)
+    try:
+        recipe: dict[str, Any] = json.loads((log / LOG_RECIPE).read_text())
+    except (OSError, ValueError) as error:
+        text = f"{log} is not a log of a stream ({error}): name StreamLoader's"
+        raise FormatError(text) from None
     if recipe["epoch"]:
         raise OptionError(
             f"{log} is of epoch {recipe['epoch']}, and a plan has the order of epoch 0: freeze that"
@@ -65,16 +69,6 @@ def freeze_log(
     return plan_packs(table, output, options, progress=progress)
 
 
-def _recipe(log: Path) -> dict[str, Any]:
-    try:
-        stated: dict[str, Any] = json.loads((log / LOG_RECIPE).read_text())
-    except (OSError, ValueError) as error:
-        raise FormatError(
-            f"{log} is not a log of a stream ({error}): name StreamLoader's"
-        ) from None
-    return stated
-
-
 def _given(log: Path) -> pl.DataFrame:
     """What was given out, by place and position.
 
@@ -86,13 +80,12 @@ def _given(log: Path) -> pl.DataFrame:
         raise FormatError(f"{log} holds no pack yet: the log is written when a state is saved")
     rows = pl.concat([pl.read_parquet(path, glob=False) for path in paths])
     rows = rows.unique().sort("place", "position")
-    places = rows["place"].unique().sort()
-    missing = [place for place, at in enumerate(places.to_list()) if place != at][:1]
-    if missing:
-        raise FormatError(
-            f"{log} has no pack at place {missing[0]}: every rank writes its own, so put the files"
-            " of all of them into one folder"
-        )
+    for place, at in enumerate(rows["place"].unique().sort().to_list()):
+        if place != at:
+            raise FormatError(
+                f"{log} has no pack at place {place}: every rank writes its own, so put the files"
+                " of all of them into one folder"
+            )
     return rows
 
 

@@ -235,10 +235,16 @@ class PlanOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "mix", mix_of(self.mix))
         for name, declared in TYPES.items():
-            value, kinds = getattr(self, name), get_args(declared) or (declared,)
+            value, said = getattr(self, name), OPTIONS[name]
+            kinds = get_args(declared) or (declared,)
             taken = (*kinds, int) if float in kinds else kinds
             if name != "mix" and not isinstance(value, taken):
                 raise OptionError(f"{dashed(name)} is {value!r}, which is not {_KINDS[kinds[0]]}")
+            if said.choices and value not in (None, *said.choices):
+                choices = ", ".join(said.choices)
+                raise OptionError(f"{dashed(name)} is {value!r}: choose one of {choices}")
+            if said.minimum is not None and value is not None:
+                _within(dashed(name), value, said.minimum, MAX_CAPACITY)
         steps = micro_steps_of(self.global_batch) if self.micro_steps is None else self.micro_steps
         object.__setattr__(self, "micro_steps", steps)
         choose = ": choose how many tokens a pack may hold,"
@@ -249,15 +255,6 @@ class PlanOptions:
             raise OptionError(
                 f"strategy is {self.strategy!r}: choose one of {', '.join(STRATEGIES)}"
             )
-        for name, said in OPTIONS.items():
-            value = getattr(self, name)
-            if value is None and DEFAULTS[name] is None:
-                continue
-            if said.choices and value not in said.choices:
-                choices = ", ".join(said.choices)
-                raise OptionError(f"{dashed(name)} is {value!r}: choose one of {choices}")
-            if said.minimum is not None:
-                _within(dashed(name), value, said.minimum, MAX_CAPACITY)
         if self.margin is not None and not 0 <= self.margin < 1:
             raise OptionError(f"margin is {self.margin}: it must be at least 0 and below 1")
         for name in ("align", "pad_pack_to"):

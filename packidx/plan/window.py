@@ -26,34 +26,11 @@ from packidx.plan.schedule import schedule
 from packidx.plan.select.items import Items, make_items
 from packidx.plan.select.rules import Rules
 
-
-@dataclass(frozen=True, slots=True)
-class Packs:
-    """Counters of provisional packs, in any order: all arrays ``[n]``.
-
-    Attributes:
-        sizes: int64, samples in each.
-        sums: column of the packs table -> (sums, where a part is unknown).
-        group: int32, number in the window's groups.
-    """
-
-    sizes: Int64s
-    sums: dict[str, tuple[Int64s, Bools | None]]
-    group: Int32s
-
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-    def select(self, order: Int64s) -> Packs:
-        """These packs in another order, or some of them."""
-        sums = {
-            name: (values[order], None if null is None else null[order])
-            for name, (values, null) in self.sums.items()
-        }
-        return Packs(self.sizes[order], sums, self.group[order])
+Sums = dict[str, tuple[Int64s, Bools | None]]
+"""Column of the packs table -> sums of packs, int64 [n], and where a part is unknown."""
 
 
-def sum_up(items: Items, slots: Slots, group: Int32s, pad_to: int) -> Packs:
+def sum_up(items: Items, slots: Slots, pad_to: int) -> Sums:
     """Counters of the packs that `slots` makes of `items`, padded to multiples of `pad_to`."""
     item = slots.item
 
@@ -66,22 +43,21 @@ def sum_up(items: Items, slots: Slots, group: Int32s, pad_to: int) -> Packs:
     else:
         sizes = np.bincount(slots.pack, minlength=slots.num_packs)
         tokens, squares = total(items.length[item]), total(items.squares[item])
-    sums: dict[str, tuple[Int64s, Bools | None]] = {
+    padded = tokens if items.padded is items.length else total(items.padded[item])
+    sums: Sums = {
+        "num_samples": (sizes, None),
         "length": (tokens, None),
         "attention_cost": (squares, None),
+        "padded_length": (-(-padded // pad_to) * pad_to, None),
     }
-    padded = tokens if items.padded is items.length else total(items.padded[item])
-    sums["padded_length"] = (-(-padded // pad_to) * pad_to, None)
     for name in SUMMED:
-        column = items.column(name)
-        if column is None:
-            continue
-        values, null = column
-        unknown = None
-        if null is not None and null.any():
-            unknown = np.bincount(slots.pack[null[item]], minlength=slots.num_packs) > 0
-        sums[name] = (total(values[item]), unknown)
-    return Packs(sizes, sums, group)
+        if (column := items.column(name)) is not None:
+            values, null = column
+            unknown = None
+            if null is not None and null.any():
+                unknown = np.bincount(slots.pack[null[item]], minlength=slots.num_packs) > 0
+            sums[name] = (total(values[item]), unknown)
+    return sums
 
 
 _MEDIA_TYPES = (
@@ -170,28 +146,32 @@ class WindowPlan:
         packed[self.items.row] = True
         return int(packed.sum())
 
-    def ordered(self, block: int) -> tuple[Packs, Int32s]:
+    def ordered(self, block: int) -> tuple[Sums, Int32s, Int32s]:
         """Compose the packs and put them in order, `block` to an optimizer step.
 
         Returns:
-            The packs, and the numbers in `items` of their samples, by pack and position.
+            The packs, the group of each, and the numbers in `items` of their samples, by pack and
+            position.
         """
         slots = self.slots
-        packs = sum_up(self.items, slots, self.group, self.options.pad_pack_to)
-        order = self._schedule(packs, block)
-        packs = packs.select(order)
+        sums = sum_up(self.items, slots, self.options.pad_pack_to)
+        order = self._schedule({name: values for name, (values, _) in sums.items()}, block)
+        sums = {
+            name: (values[order], None if null is None else null[order])
+            for name, (values, null) in sums.items()
+        }
+        sizes = sums["num_samples"][0]
         first = np.empty(len(order), np.int64)
-        first[order] = np.cumsum(packs.sizes) - packs.sizes
+        first[order] = np.cumsum(sizes) - sizes
         ordered = np.empty(len(slots.item), np.int32)
         for chosen, pack, position in slots.chunks():
             ordered[first[pack] + position] = slots.item[chosen]
-        return packs, ordered
+        return sums, self.group[order], ordered
 
-    def _schedule(self, packs: Packs, block: int) -> Int64s:
+    def _schedule(self, sums: dict[str, Int64s], block: int) -> Int64s:
         """Return the order of packs."""
         if self.options.lanes is not None:
-            return np.arange(len(packs))
-        sums = {name: values for name, (values, _) in packs.sums.items()}
+            return np.arange(self.slots.num_packs)
         llm, vit = pack_cost(self.options.cost_model, sums)
         return schedule(
             self.options.schedule,

@@ -17,7 +17,7 @@ from packidx.format.schema import PLANNED_MEDIA, SAMPLES_OPTIONAL, STORED_PACKS,
 from packidx.index.window_files import WindowFiles
 from packidx.pack.slots import in_chunks
 from packidx.plan.select.items import Items
-from packidx.plan.window import Packs, WindowPlan
+from packidx.plan.window import Sums, WindowPlan
 
 _CHUNK = 1 << 18  # rows of the samples table made at a time
 
@@ -35,17 +35,19 @@ def write_window(folder: Path | None, plan: WindowPlan, block: int) -> Window:
     num_packs = num_pieces = num_tokens = without_labels = 0
     try:
         if items.num_samples:
-            packs, ordered = plan.ordered(block)
+            sums, group, ordered = plan.ordered(block)
+            sizes, (tokens, _) = sums["num_samples"][0], sums["length"]
             if files is not None:
-                files.write("packs", _packs_table(packs, plan.group_names))
+                files.write("packs", _packs_table(sums, group, plan.group_names))
                 labels = items.column("label_tokens")
-                for some, rows in in_chunks(packs.sizes, _CHUNK):
-                    sizes = packs.sizes[some]
-                    chunk = _samples_table(items, ordered[rows], sizes, some.start, labels)
+                for some, rows in in_chunks(sizes, _CHUNK):
+                    chunk = _samples_table(items, ordered[rows], sizes[some], some.start, labels)
                     files.write("samples", chunk)
-            num_packs, num_pieces = len(packs), len(ordered)
-            num_tokens = int(packs.sums["length"][0].sum())
-            without_labels = _without_labels(packs)
+            num_packs, num_pieces, num_tokens = len(sizes), len(ordered), int(tokens.sum())
+            if "label_tokens" in sums:
+                trained, unknown = sums["label_tokens"]
+                is_bare = (trained == 0) if unknown is None else (trained == 0) & ~unknown
+                without_labels = int(np.count_nonzero(is_bare))
         if files is not None and dropped.num_rows:
             files.write("dropped", dropped)
         written, digest = ((), "") if files is None else files.close()
@@ -77,30 +79,19 @@ def write_window(folder: Path | None, plan: WindowPlan, block: int) -> Window:
     )
 
 
-def _without_labels(packs: Packs) -> int:
-    """Return how many packs are known to have no label token."""
-    if "label_tokens" not in packs.sums:
-        return 0
-    labels, unknown = packs.sums["label_tokens"]
-    return int(np.count_nonzero((labels == 0) if unknown is None else (labels == 0) & ~unknown))
-
-
 def _frequencies(table: pa.Table, name: str) -> dict[str, int]:
     """Return how often each value is in a column, sorted; nulls are not counted."""
     counted = table[name].drop_null().value_counts().to_pylist()
     return dict(sorted((pair["values"], pair["counts"]) for pair in counted))
 
 
-def _packs_table(packs: Packs, group_names: list[str]) -> pa.Table:
+def _packs_table(sums: Sums, group: Int32s, group_names: list[str]) -> pa.Table:
     """One row per pack (`STORED_PACKS`); a sum is null where one of its parts is unknown."""
-    columns = {
-        "pack": np.arange(len(packs)),
-        "num_samples": packs.sizes,
-        "first_row": np.cumsum(packs.sizes) - packs.sizes,
-    }
+    sizes = sums["num_samples"][0]
+    columns = {"pack": np.arange(len(sizes)), "first_row": np.cumsum(sizes) - sizes}
     if group_names:
-        columns["group"] = pa.DictionaryArray.from_arrays(packs.group, pa.array(group_names))
-    for name, (values, null) in packs.sums.items():
+        columns["group"] = pa.DictionaryArray.from_arrays(group, pa.array(group_names))
+    for name, (values, null) in sums.items():
         kind = STORED_PACKS.field(name).type
         most = int(values.max(initial=0))
         if most >> (kind.bit_width - 1):

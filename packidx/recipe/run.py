@@ -82,8 +82,12 @@ def pack_recipe(
     """
     if not isinstance(recipe, Recipe):
         recipe = read_recipe(os.fspath(recipe))
-    folder = _folder(recipe, output)
-    text = recipe.text
+    place = recipe.output if output is None else os.fspath(output)
+    if place is None:
+        raise OptionError("no output is named: give -o DIR, or output: in the recipe")
+    folder, text = urls.local_path(place), recipe.text
+    if not urls.is_url(folder) and os.path.exists(folder) and not os.path.isdir(folder):
+        raise OptionError(f"output {folder} is a file: name a folder")
     before = noted(folder)
     if keep_recipe:
         _check_recipe(folder, text, before)
@@ -115,7 +119,8 @@ def pack_recipe(
     if keep_recipe:
         own = digest(text.encode())
         put(urls.join(folder, RECIPE), text.encode())
-    named, report = f"{index}@{plan.snapshot_id[:12]}", report_place(folder)
+    named = f"{index}@{plan.snapshot_id[:12]}"
+    report = None if urls.is_url(folder) else os.path.join(folder, REPORT)
     told = Done(plan.snapshot_id, num_sampled, own)
     is_drawn = report is None or os.path.isfile(report)
     unchanged = summary.existed and plan.existed and before == told and is_drawn
@@ -123,7 +128,9 @@ def pack_recipe(
     if not unchanged:
         checks = verified(named, recipe, num_sampled, doing)
         if report is not None:
-            drawn(named, report, doing)
+            from packidx.inspect.report import write_report
+
+            write_report(named, report, progress=doing)
     if all(check.ok for check in checks):
         put(urls.join(folder, NOTE), msgspec.json.format(msgspec.json.encode(told), indent=1))
     return PackSummary(
@@ -154,16 +161,6 @@ def _check_mix(recipe: Recipe) -> None:
         if name not in known:
             listed = ", ".join(sorted(known))
             raise OptionError(f"mix gives {name!r} a weight, and no source is called so: {listed}")
-
-
-def _folder(recipe: Recipe, output: str | os.PathLike[str] | None) -> str:
-    folder = recipe.output if output is None else os.fspath(output)
-    if folder is None:
-        raise OptionError("no output is named: give -o DIR, or output: in the recipe")
-    folder = urls.local_path(folder)
-    if not urls.is_url(folder) and os.path.exists(folder) and not os.path.isdir(folder):
-        raise OptionError(f"output {folder} is a file: name a folder")
-    return folder
 
 
 def _check_recipe(folder: str, text: str, before: Done | None) -> None:
@@ -201,18 +198,6 @@ def _sampled(recipe: Recipe, summary: LengthsSummary) -> tuple[int, str | None]:
             '"packidx[torch]", or leave it out of the recipe'
         )
     return wanted, None
-
-
-def report_place(folder: str) -> str | None:
-    """Return where the report lies; None in a store, for which nothing is drawn."""
-    return None if urls.is_url(folder) else os.path.join(folder, REPORT)
-
-
-def drawn(named: str, path: str, doing: Doing) -> None:
-    """Draw the report of the plan `named`."""
-    from packidx.inspect.report import write_report
-
-    write_report(named, path, progress=doing)
 
 
 def verified(named: str, recipe: Recipe, num_sampled: int, doing: Doing) -> tuple[Check, ...]:

@@ -22,10 +22,10 @@ from packidx.index import Index, open_index
 from packidx.index.described import short_name
 from packidx.index.order import (
     Dealing,
-    Epochs,
     State,
     check_global_batch,
     check_rank,
+    epoch_order,
     integer,
     packs_per_step,
     whole_number,
@@ -89,15 +89,13 @@ class PackSampler(Sampler[int]):
             )
         self.global_batch = integer("global_batch", global_batch)
         self.seed, self.epoch = whole_number("seed", seed), whole_number("epoch", epoch)
-        self._epochs = Epochs.of(self.index.snapshot)
-        check_global_batch(self.global_batch, self.world_size, self._epochs, name)
+        check_global_batch(self.global_batch, self.world_size, self.index.num_packs, name)
         self._start = 0  # where the next iteration begins
         self._position = 0  # global cursor in packs
         self._dealing = self._deal()
 
     def _deal(self) -> Dealing:
-        order = self._epochs.order(self.index.id, self.seed, self.epoch)
-        return Dealing(order, self.global_batch)
+        return Dealing(epoch_order(self.index.snapshot, self.seed, self.epoch), self.global_batch)
 
     def __repr__(self) -> str:
         names = ("rank", "world_size", "global_batch", "seed", "epoch")
@@ -185,7 +183,7 @@ class PackSampler(Sampler[int]):
             mine, other = self._state(0)[name], getattr(read, name)
             if mine != other:
                 raise MismatchError(f"the state has {name} {other}, this sampler {mine}: {advice}")
-        read.check_position(self._epochs.num_packs)
+        read.check_position(self.index.num_packs)
         position = read.position
         self.set_epoch(read.epoch)
         if position % self.global_batch % self.world_size:

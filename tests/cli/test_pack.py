@@ -212,10 +212,10 @@ def test_a_bucket_holds_the_plan_of_a_folder(
 def test_what_is_called_unchanged_was_looked_at(
     folder: Path, processors: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def drawn(named: str, path: str, doing: Any) -> None:
+    def drawn(named: str, path: str, progress: Any) -> None:
         Path(path).write_text(f"<html>{named}")
 
-    monkeypatch.setattr("packidx.recipe.run.drawn", drawn)
+    monkeypatch.setattr("packidx.inspect.report.write_report", drawn)
     pq.write_table(pa.table({"key": ["chats.jsonl#1"]}), "out.parquet")
 
     def again(cost: str = "qwen2.5-vl-7b") -> PackSummary:

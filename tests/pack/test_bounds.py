@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from small_problems import optimum, tiny_problems
 
-from packidx.pack.bounds import lower_bound, martello_toth_l2, volume_bound
-from packidx.pack.counts import Histogram
+from packidx.pack.counts import Histogram, lower_bound, martello_toth_l2, volume_bound
 from packidx.pack.strategies.decreasing import best_fit_decreasing
 
 

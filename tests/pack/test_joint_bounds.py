@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from packidx.pack.bounds import joint_bound, lower_bound, volume_packs
-from packidx.pack.counts import Histogram
+from packidx.pack.counts import Histogram, joint_bound, lower_bound, volume_packs
 from packidx.pack.strategies.capped import capped
 
 Int64s = NDArray[np.int64]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from vlm_mix import vlm_mix
 
 from packidx.pack import slots
-from packidx.pack.even import even_out
 from packidx.pack.solve import Problem, solve
+from packidx.pack.strategies.balanced import even_out
 from packidx.permutation import permutation
 
 BLOCK = 1000

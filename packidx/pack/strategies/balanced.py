@@ -21,9 +21,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from packidx.pack.bounds import volume_bound
-from packidx.pack.counts import Histogram, LengthPairs, PackRuns
+from packidx.arrays import Int64s
+from packidx.pack.counts import Histogram, LengthPairs, PackRuns, volume_bound
 from packidx.pack.strategies.decreasing import OpenPacks, best_fit_decreasing
+from packidx.permutation import permutation
 
 # The share of tokens dealt to the emptiest (in 1/20) and `times`. Of five shares by five numbers
 # these eight were picked greedily on 70 histograms of twelve kinds: they leave 0.009 of the
@@ -121,3 +122,64 @@ def _length_at(histogram: Histogram, share: int) -> int:
         return 1 << 62
     tokens = np.cumsum(histogram.lengths * histogram.counts)
     return int(histogram.lengths[np.searchsorted(tokens, share * int(tokens[-1]) // 20)])
+
+
+def even_out(pack: Int64s, length: Int64s, cost: Int64s, key: int) -> Int64s:
+    """Return which item to put into each slot so that packs cost alike; the plan stays as it is.
+
+    A plan on counts says only how long the sample in each slot is. Which of the samples of that
+    length goes there is free, so what else they cost, their images for one, can be dealt out
+    evenly. Length by length, longest first, the costliest sample goes to the pack that has cost
+    least so far: the greedy rule for identical machines (Graham, 1969, "Bounds on multiprocessing
+    timing anomalies"), within each length.
+
+    A pack's slots of one length are served in rounds, one sample each: the first, the second, then
+    third and fourth, fifth to eighth and so on together, there and back, without a look at the
+    costs between them. Packs of equal cost are served in an order that `key` seeds, items of equal
+    cost in theirs.
+
+    Args:
+        pack: int64 [n], the pack of each slot, from 0.
+        length: int64 [n], of each slot, descending.
+        cost: int64 [n], of the item that stands in each slot at first.
+        key: any 64-bit integer.
+
+    Returns:
+        int64 [n], a permutation: the number of the slot where each slot's new item stood at first.
+    """
+    item = np.arange(len(pack))
+    if len(pack) == 0:
+        return item
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(length)) + 1])
+    ends = np.append(starts[1:], len(pack))
+    varied = np.maximum.reduceat(cost, starts) != np.minimum.reduceat(cost, starts)
+    if not varied.any():
+        return item
+    rank = np.empty(int(pack.max()) + 1, np.int64)  # packs stand by it where they cost the same
+    rank[permutation(len(rank), key)] = np.arange(len(rank))
+    total = np.zeros_like(rank)  # of each pack, by its rank
+    rank = rank[pack]
+    counted = 0
+    for start, end in zip(starts[varied].tolist(), ends[varied].tolist(), strict=True):
+        _add(total, rank[counted:start], cost[counted:start])  # lengths whose items cost the same
+        counted = end
+        costliest = start + np.argsort(-cost[start:end], kind="stable")
+        slots = start + np.argsort(rank[start:end], kind="stable")
+        packs = rank[slots]
+        nth = np.arange(len(packs)) - np.searchsorted(packs, packs)
+        together = np.frexp(nth)[1]  # bits: 0, 1, 2 2, 3 3 3 3, ...
+        back = (nth % 2 == 1) & (together > 1)
+        for number in range(int(together.max()) + 1):
+            of_round = np.flatnonzero(together == number)
+            held = total[packs[of_round]]
+            held[back[of_round]] *= -1
+            of_round = of_round[np.lexsort((held, nth[of_round]))]
+            given, costliest = np.split(costliest, [len(of_round)])
+            item[slots[of_round]] = given
+            _add(total, packs[of_round], cost[given])
+    return item
+
+
+def _add(total: Int64s, pack: Int64s, cost: Int64s) -> None:
+    if cost.any():
+        np.add.at(total, pack, cost)

@@ -29,8 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from packidx.arrays import Float64s, Int64s
-from packidx.pack.bounds import volume_bound
-from packidx.pack.counts import Histogram, PackRuns
+from packidx.pack.counts import Histogram, PackRuns, volume_bound
 from packidx.pack.strategies.decreasing import best_fit_decreasing
 from packidx.pack.strategies.lots import fill_patterns
 from packidx.pack.strategies.simplex import Master

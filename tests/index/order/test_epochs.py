@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packidx.index.order import Dealing, EpochOrder, Epochs, order_key, permute
+from packidx.index.order import Dealing, EpochOrder, order_key, permute
 
 SIZES = [*range(1, 70), 127, 128, 129, 1000, 1023, 1024, 4097, 50_000]
 
@@ -84,8 +84,7 @@ def test_blocks_and_chunks_stay_together(given: tuple[EpochOrder, np.ndarray]) -
 def test_ranges_keep_their_own_blocks() -> None:
     """Each window has blocks of its own; what fills none comes last."""
     order = EpochOrder([(0, 23), (100, 19)], 8, 4, order_key("snapshot", 0, 0))
-    epochs = Epochs(((0, 23), (100, 19)), 8, 4)
-    planned = epochs.scheduled().tolist()
+    planned = order.scheduled().tolist()
     whole = [*range(16), *range(100, 116)]
     assert planned == [*whole, *range(16, 20), *range(20, 23), *range(116, 119)]
     packs = order.packs(np.arange(42)).reshape(-1, 2)[:20].reshape(5, 8)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sized_items import Int64s, Problem, assert_plan, problems
 from vlm_mix import vlm_mix
 
-from packidx.pack.bounds import joint_bound
+from packidx.pack.counts import joint_bound
 from packidx.pack.strategies import capped as module
 from packidx.pack.strategies.capped import best_fit_in_all, capped
 

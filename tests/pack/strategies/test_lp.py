@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_problems import optimum, tiny_problems
 
-from packidx.pack.bounds import volume_bound
-from packidx.pack.counts import Histogram, PackRuns
+from packidx.pack.counts import Histogram, PackRuns, volume_bound
 from packidx.pack.strategies import lp as module
 from packidx.pack.strategies.decreasing import best_fit_decreasing
 from packidx.pack.strategies.lp import by_knots, linear_plan
