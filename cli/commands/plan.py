@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import click
@@ -30,7 +29,6 @@ from ..options import (
 from ..show.console import print_facts, print_json, print_rows, say, status, warn
 
 if TYPE_CHECKING:
-    from packidx.format.index import IndexManifest
     from packidx.plan import PlanSummary
 
 
@@ -142,7 +140,7 @@ def plan(
     from packidx.index import open_index
     from packidx.index.described import wasted
     from packidx.index.order import State
-    from packidx.plan import PlanOptions, plan_packs
+    from packidx.plan import PlanOptions, plan_packs, preview_plan
 
     capacities = _capacities(given.pop("capacity", None), several=dry_run)
     if capacities:
@@ -150,13 +148,32 @@ def plan(
     if dry_run:
         if resume:
             raise click.UsageError("--dry-run and --continue cannot be combined.")
-        tried = _tried(lengths, capacities, given, workers, quiet)
+        if lengths is None:
+            raise click.UsageError("Missing argument 'LENGTHS'.")
+        if not capacities:
+            raise click.UsageError("Missing option '--capacity': one, or several as 4096,8192.")
+        each = [PlanOptions(**{**given, "capacity": capacity}) for capacity in capacities]
+        with status(quiet) as doing:
+            tried = [
+                preview_plan(lengths, one, **_planners(workers), progress=doing) for one in each
+            ]
         if as_json:
             print_json([{"capacity": n.options.capacity} | n.result.to_json() for n in tried])
         elif len(tried) == 1:
             print_facts("Plan, not written", result_facts(tried[0]))
         else:
-            print_rows(_row_of_try(snapshot) for snapshot in tried)
+            print_rows(
+                {
+                    "capacity": capacity,
+                    "packs": snapshot.result.num_packs,
+                    "fill": percent(snapshot.result.fill, 3),
+                    "gap": snapshot.result.gap,
+                    "dropped": snapshot.result.num_dropped,
+                    "tokens lost": snapshot.result.num_tokens_lost,
+                    "strategy": ", ".join(snapshot.result.strategies),
+                }
+                for capacity, snapshot in zip(capacities, tried, strict=True)
+            )
         return
     earlier: dict[str, Any] = {}
     if resume is not None:
@@ -192,46 +209,13 @@ def plan(
 def _capacities(asked: str | int | None, *, several: bool) -> list[int]:
     """The capacities that are asked for, one unless there may be several."""
     parts = [] if asked is None else str(asked).split(",")
-    if not all(re.fullmatch(r"-?\d+", part.strip(), re.ASCII) for part in parts) or (
-        len(parts) > 1 and not several
-    ):
-        what = "integers" if several else "an integer (several are for --dry-run)"
-        raise click.BadParameter(f"{asked!r} is not {what}", param_hint="'--capacity'")
-    return [int(part) for part in parts]
-
-
-def _tried(
-    lengths: str | None,
-    capacities: Sequence[int],
-    given: dict[str, Any],
-    workers: str | None,
-    quiet: bool,
-) -> list[IndexManifest]:
-    """Plan for each capacity, and write nothing."""
-    from packidx.plan import PlanOptions, preview_plan
-
-    if lengths is None:
-        raise click.UsageError("Missing argument 'LENGTHS'.")
-    if not capacities:
-        raise click.UsageError("Missing option '--capacity': one, or several as 4096,8192.")
-    each = [PlanOptions(**{**given, "capacity": capacity}) for capacity in capacities]
-    with status(quiet) as doing:
-        return [
-            preview_plan(lengths, options, **_planners(workers), progress=doing) for options in each
-        ]
-
-
-def _row_of_try(snapshot: IndexManifest) -> dict[str, Any]:
-    result = snapshot.result
-    return {
-        "capacity": snapshot.options.capacity,
-        "packs": result.num_packs,
-        "fill": percent(result.fill, 3),
-        "gap": result.gap,
-        "dropped": result.num_dropped,
-        "tokens lost": result.num_tokens_lost,
-        "strategy": ", ".join(result.strategies),
-    }
+    try:
+        if len(parts) < 2 or several:
+            return list(map(int, parts))
+        what = "an integer (several are for --dry-run)"
+    except ValueError:
+        what = "an integer, nor several as 4096,8192" if several else "an integer"
+    raise click.BadParameter(f"{asked!r} is not {what}", param_hint="'--capacity'")
 
 
 def _planners(workers: str | None) -> dict[str, Any]:
