@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 import cloup
 
-from packidx.errors import FormatError, OptionError
+from packidx.errors import OptionError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Decorator = Callable[[Any], Any]
@@ -110,7 +110,6 @@ def roots_option(stated: str, what: str) -> Decorator:
 
 root_option = roots_option("--root roots", "Where data lies now that has moved.")
 quiet_option = option("--quiet", "No progress on stderr.")
-log_option = option("--log DIR", "A run's log of its steps (StepLog): adds what it says.")
 json_option = option("--json as_json", "Print the result as JSON.")
 
 
@@ -154,18 +153,6 @@ def _value(word: str) -> Any:
         return word
 
 
-planned_encoder_options = together(
-    option("--processor DIR_OR_NAME", "The processor that counted the lengths."),
-    settings_option("; by default the plan's"),
-    trust_option,
-    option(
-        "--encode MODULE:NAME",
-        "The user's own encoder that counted the lengths; NAME() calls NAME first.",
-    ),
-)
-"""The encoder of an index, for `packidx.recipe.run.encoder_of_plan`."""
-
-
 def split_mix(texts: Sequence[str]) -> tuple[str, ...]:
     """Weights of sources, ``NAME=WEIGHT`` each; ``a=1,b=2`` are two, and ``a,b=2`` is one source
     with a comma in its name."""
@@ -175,22 +162,3 @@ def split_mix(texts: Sequence[str]) -> tuple[str, ...]:
         for text, parts in zip(texts, split, strict=True)
         for weight in (parts if all("=" in part for part in parts) else [text])
     )
-
-
-def read_state(path: str) -> dict[str, Any]:
-    """A sampler's state, saved as JSON.
-
-    Raises:
-        FormatError: the file is not a JSON object.
-        OSError: it cannot be read.
-    """
-    try:
-        with open(path, "rb") as file:
-            state = json.load(file)
-    except (ValueError, RecursionError) as error:
-        raise FormatError(
-            f"state {path} is not JSON ({error}): save json.dumps(sampler.state_at(step))"
-        ) from None
-    if not isinstance(state, dict):
-        raise FormatError(f"state {path} is not an object: save json.dumps(sampler.state_at(step))")
-    return state

@@ -23,7 +23,7 @@ from .options import (
 from .show.console import print_facts, print_rows, say, warn, with_parts
 
 if TYPE_CHECKING:
-    from packidx.estimate.api import LengthsSummary, Reused
+    from packidx.estimate.api import LengthsSummary
 
 
 _Examples = Mapping[tuple[str, str], tuple[str, str]]
@@ -166,7 +166,15 @@ def print_lengths(summary: LengthsSummary) -> None:
         facts["no media"] = f"{', '.join(bare)}: no record has an image, video or sound"
     facts |= verified_facts(summary.compared, summary.methods) if summary.methods else {}
     facts["table"] = f"{summary.path} ({state})"
-    facts |= reused_facts(summary.reused)
+    if (reused := summary.reused) is not None:
+        facts["reused"] = number_of(reused.num_samples, "sample")
+        if reused.reason is not None:
+            facts["reused"] = f"nothing: {reused.reason}"
+        elif reused.counted:
+            more = len(reused.counted) - 5
+            listed = ", ".join(reused.counted[:5])
+            listed += f" and {more:,} more (--json names them)" if more > 0 else ""
+            facts["counted"] = f"{number_of(reused.num_counted, 'sample')} of {listed}"
     if summary.resumed_parts:
         facts["resumed"] = f"{summary.resumed_parts} of {summary.num_parts} parts were done before"
     print_facts("Lengths", facts)
@@ -224,17 +232,3 @@ def tell(summary: LengthsSummary, options: Mapping[str, Any]) -> None:
     over = over_limit(summary.sources, share)
     warn(rejection_warnings([source for source in summary.sources if source not in over]))
     check_rejected(summary.sources, share, summary.path)
-
-
-def reused_facts(reused: Reused | None) -> dict[str, str]:
-    """Return lines of what was reused, and what was counted."""
-    if reused is None:
-        return {}
-    if reused.reason is not None:
-        return {"reused": f"nothing: {reused.reason}"}
-    facts = {"reused": number_of(reused.num_samples, "sample")}
-    if reused.counted:
-        named, more = reused.counted[:5], len(reused.counted) - 5
-        listed = ", ".join(named) + (f" and {more:,} more (--json names them)" if more > 0 else "")
-        facts["counted"] = f"{number_of(reused.num_counted, 'sample')} of {listed}"
-    return facts

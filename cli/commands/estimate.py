@@ -106,7 +106,7 @@ def _first_samples(path: str, number: int, options: Mapping[str, Any]) -> list[d
         PackidxError: the encoder cannot be loaded.
     """
     from packidx.inspect.shown import shown_samples
-    from packidx.recipe.run import encoder_of
+    from packidx.recipe.recipe import encoder_of
     from packidx.user_code import Transform
 
     encode, given = encoder_of(options, "--encode"), options["transform"]

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
-
-from packidx.words import count
 
 from ..options import (
     json_option,
@@ -18,11 +15,7 @@ from ..options import (
     roots_option,
     workers_option,
 )
-from ..show.console import print_facts, print_json, progress_bar, warn
-
-if TYPE_CHECKING:
-    from packidx.export.energon import EnergonSummary
-    from packidx.export.wds import WdsSummary
+from ..show.console import print_summary, progress_bar, warn
 
 
 @click.group()
@@ -51,24 +44,7 @@ def energon(quiet: bool, as_json: bool, **options: Any) -> None:
 
     with progress_bar(quiet) as progress:
         summary = export_energon(progress=progress, **options)
-    _print("Exported for Megatron-Energon", summary, as_json)
-
-
-def _print(title: str, summary: EnergonSummary | WdsSummary, as_json: bool) -> None:
-    stated = asdict(summary)
-    if as_json:
-        print_json(stated)
-    else:
-        path, seconds, folders = (stated.pop(name, {}) for name in ("path", "seconds", "sources"))
-        facts = {
-            name.replace("num_", "").replace("nbytes", "bytes").replace("_", " "): (
-                count(value) if isinstance(value, int) else value
-            )
-            for name, value in stated.items()
-            if value is not None and name != "warnings"
-        }
-        facts |= {f"aux {name}": folder for name, folder in folders.items()}
-        print_facts(title, {**facts, "export": f"{path} (written in {seconds:.1f} s)"})
+    print_summary("Exported for Megatron-Energon", summary, as_json)
     warn(summary.warnings)
 
 
@@ -96,4 +72,5 @@ def wds(quiet: bool, as_json: bool, **options: Any) -> None:
 
     with progress_bar(quiet) as progress:
         summary = export_wds(progress=progress, **options)
-    _print("Exported", summary, as_json)
+    print_summary("Exported", summary, as_json)
+    warn(summary.warnings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 import click
 import cloup
 
+from packidx.errors import FormatError
 from packidx.inspect.facts import result_facts
 from packidx.plan.options import DEFAULTS, GROUPS, OPTIONS, STRATEGIES, TYPES, command_line, dashed
 from packidx.words import percent
@@ -22,7 +24,6 @@ from ..options import (
     option,
     option_group,
     quiet_option,
-    read_state,
     split_mix,
     together,
 )
@@ -179,7 +180,12 @@ def plan(
     if resume is not None:
         if output is None:
             raise click.UsageError("--continue needs -o DIR, the index that was trained on.")
-        state = read_state(resume)
+        try:
+            with open(resume, "rb") as file:
+                state = json.load(file)
+        except (ValueError, RecursionError) as error:
+            how = "save json.dumps(sampler.state_at(step))"
+            raise FormatError(f"state {resume} is not JSON ({error}): {how}") from None
         index = open_index(f"{output}@{State.read(state).snapshot_id}")
         earlier, lengths = {"resume": (index, state)}, lengths or index.snapshot.lengths.uri
     if lengths is None:

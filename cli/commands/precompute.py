@@ -18,11 +18,18 @@ from ..options import (
     trust_option,
     workers_option,
 )
-from ..show.console import print_facts, print_json, progress_bar, warn, with_parts
+from ..show.console import (
+    print_facts,
+    print_json,
+    print_summary,
+    progress_bar,
+    warn,
+    with_parts,
+)
 from ..sources import print_sources, processor_option, record_options, sources_argument
 
 if TYPE_CHECKING:
-    from packidx.precompute import ImagesSummary, PrecomputeSummary
+    from packidx.precompute import PrecomputeSummary
 
 
 @cloup.command()
@@ -62,14 +69,13 @@ def precompute(quiet: bool, as_json: bool, images: bool, **options: Any) -> None
     from packidx.precompute import precompute as run
     from packidx.precompute import write_images
 
-    with progress_bar(quiet) as progress:
-        if images:
-            written = write_images(progress=progress, **options)
-        else:
-            summary = run(progress=progress, **options)
     if images:
-        _show_images(written, as_json)
+        with progress_bar(quiet) as progress:
+            written = write_images(progress=progress, **options)
+        print_summary("Resized", written, as_json)
         return
+    with progress_bar(quiet) as progress:
+        summary = run(progress=progress, **options)
     if as_json:
         told = [*summary.warnings, *rejection_warnings(summary.sources)]
         print_json(dataclasses.asdict(summary) | {"warnings": told})
@@ -78,25 +84,6 @@ def precompute(quiet: bool, as_json: bool, images: bool, **options: Any) -> None
         print_sources(summary.sources, {})
     warn(summary.warnings)
     warn(rejection_warnings(summary.sources))
-
-
-def _show_images(written: ImagesSummary, as_json: bool) -> None:
-    if as_json:
-        print_json(dataclasses.asdict(written))
-        return
-    facts = {
-        "records": count(written.num_records),
-        "images": f"{count(written.num_images)}, named {count(written.num_references)} times",
-        "data set": f"{written.path}, {written.nbytes / 1e6:,.1f} MB of images "
-        f"(written in {written.seconds:.1f} s)",
-    }
-    if written.num_originals:
-        facts["copied"] = f"{count(written.num_originals)} images that it would resize twice"
-    if written.num_unchanged:
-        facts["unchanged"] = f"{count(written.num_unchanged)} records that cannot be used"
-    if written.num_left_out:
-        facts["left out"] = f"{count(written.num_left_out)} records that cannot be read"
-    print_facts("Resized", facts)
 
 
 def _print(summary: PrecomputeSummary) -> None:

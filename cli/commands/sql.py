@@ -16,7 +16,7 @@ import click
 
 from packidx.errors import OptionError, PackidxError
 
-from ..options import log_option, option, root_option
+from ..options import option, root_option
 from ..show.console import print_text, say, status, visible
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _SUFFIXES = {".csv": "csv", ".json": "json", ".parquet": "parquet"}
 @click.command()
 @click.argument("index")
 @click.argument("query", required=False)
-@log_option
+@option("--log DIR", "A run's log of its steps (StepLog): adds what it says.")
 @option(
     "--timeout SECONDS",
     "Stop QUERY after this many seconds.",

@@ -14,9 +14,10 @@ from ..options import (
     json_option,
     option,
     option_group,
-    planned_encoder_options,
     quiet_option,
     root_option,
+    settings_option,
+    trust_option,
 )
 from ..show.console import print_facts, print_json, status
 
@@ -40,8 +41,14 @@ if TYPE_CHECKING:
 @option_group(
     "how the lengths were counted",
     "--processor Qwen/Qwen2.5-VL-7B-Instruct",
-    planned_encoder_options,
-    {"--transform MODULE:NAME": "The transform that the lengths were counted with."},
+    option("--processor DIR_OR_NAME", "The processor that counted the lengths."),
+    settings_option("; by default the plan's"),
+    trust_option,
+    {
+        "--encode MODULE:NAME": "The user's own encoder that counted the lengths; NAME() calls NAME"
+        " first.",
+        "--transform MODULE:NAME": "The transform that the lengths were counted with.",
+    },
 )
 @option_group("output", "--json", json_option, quiet_option)
 def verify(index: str, roots: dict[str, str], quiet: bool, as_json: bool, **options: Any) -> None:
@@ -63,7 +70,7 @@ def verify(index: str, roots: dict[str, str], quiet: bool, as_json: bool, **opti
         raise OptionError("--quick reads nothing: leave --sample, --processor and --encode out")
     opened = open_index(index, roots)
     if names_encoder:
-        from packidx.recipe.run import encoder_of_plan
+        from packidx.recipe.recipe import encoder_of_plan
 
         asked["encoder"] = encoder_of_plan(opened, options)
     checks: list[Check] = []

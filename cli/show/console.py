@@ -60,6 +60,26 @@ def print_json(value: Any) -> None:
     click.echo(json_text(value, indent=2))
 
 
+def print_summary(title: str, summary: Any, as_json: bool) -> None:
+    """A dataclass of numbers and places, with ``path`` and ``seconds``, as JSON or as facts."""
+    from dataclasses import asdict
+
+    stated = asdict(summary)
+    if as_json:
+        print_json(stated)
+        return
+    path, seconds, folders = (stated.pop(name, {}) for name in ("path", "seconds", "sources"))
+    facts = {
+        name.replace("num_", "").replace("nbytes", "bytes").replace("_", " "): (
+            count(value) if isinstance(value, int) else value
+        )
+        for name, value in stated.items()
+        if value is not None and name != "warnings"
+    }
+    facts |= {f"aux {name}": folder for name, folder in folders.items()}
+    print_facts(title, {**facts, "output": f"{path} (written in {seconds:.1f} s)"})
+
+
 _COPIED = ("index", "table", "try", "output", "path", "report", "train")
 
 

@@ -28,7 +28,7 @@ from packidx.format.lengths import PART_NAME
 from packidx.format.manifest import File
 from packidx.format.parquet import conform
 from packidx.io import files, storage
-from packidx.io.copies import StoredFile, local_copy
+from packidx.io.cache import StoredFile, local_copy
 
 ROW_GROUP = 16384
 """Rows of a row group: pinned, because the file's bytes depend on it."""

@@ -13,7 +13,7 @@ from packidx.errors import OptionError, SourceError
 from packidx.format.lengths import KIND, LengthsManifest
 from packidx.format.manifest import Encoder, load
 from packidx.io import urls
-from packidx.io.copies import local_copy
+from packidx.io.cache import local_copy
 from packidx.records.shards import short_names
 
 WARNED = Fraction(1, 100)

@@ -143,7 +143,10 @@ def export_energon(
             "sources": aux,
             "files": written,
         }
-        files.write_atomic(os.path.join(built.table, YAML), _metadataset(aux))
+        train = {"path": PACKS, "subflavors": SUBFLAVORS, "aux": aux}
+        described_as = {"__module__": "megatron.energon", "__class__": "MetadatasetV2"}
+        text = dump_yaml({**described_as, "splits": {"train": train}})
+        files.write_atomic(os.path.join(built.table, YAML), text.encode())
         files.write_json(os.path.join(built.table, KIND.manifest), manifest)
     warnings = [
         f"{folder} has no {DATABASE}, in which Energon looks media up: run "
@@ -354,15 +357,6 @@ def _write_packs(
             starts.write(ends.astype("<u8").tobytes())
             at, num_media = int(ends[-1]), num_media + named
     return num_media
-
-
-def _metadataset(aux: Mapping[str, str]) -> bytes:
-    description = {
-        "__module__": "megatron.energon",
-        "__class__": "MetadatasetV2",
-        "splits": {"train": {"path": PACKS, "subflavors": SUBFLAVORS, "aux": dict(aux)}},
-    }
-    return dump_yaml(description).encode()
 
 
 def record_in_words(

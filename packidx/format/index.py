@@ -42,7 +42,7 @@ from packidx.format.schema import (
 )
 from packidx.format.terms import MAX_CAPACITY, GroupBy, OnLong, Schedule, Side, lost_percent
 from packidx.io import urls
-from packidx.io.copies import StoredFile
+from packidx.io.cache import StoredFile
 
 _Tokens = Annotated[int, Meta(ge=1, le=MAX_CAPACITY)]
 

@@ -22,7 +22,7 @@ from packidx.format.manifest import (
 )
 from packidx.format.schema import FORMAT_VERSION, LENGTHS_FORMAT
 from packidx.io import storage, urls
-from packidx.io.copies import StoredFile
+from packidx.io.cache import StoredFile
 from packidx.io.output_folder import Kind, check_free
 
 PART_NAME = re.compile(r"part-\d{5,}-(?P<key>[0-9a-f]{16})-(?P<digest>[0-9a-f]{16})\.parquet")

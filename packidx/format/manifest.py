@@ -19,7 +19,7 @@ from packidx.digests import canonical_json, digest
 from packidx.errors import FormatError, OptionError
 from packidx.format.terms import ANSWERS, COLUMNS, PAIR_SIDES, TAGS
 from packidx.io import storage, urls
-from packidx.io.copies import StoredFile
+from packidx.io.cache import StoredFile
 from packidx.io.files import load_json, refuse_open_files
 
 

@@ -17,7 +17,7 @@ from packidx.format.schema import PACKS, fields_of
 from packidx.format.step_log import LOG_VIEWS, LOSSES, OUTLIERS, logged_steps
 from packidx.index.order import ORDER, Steps
 from packidx.io import urls
-from packidx.io.copies import local_copies
+from packidx.io.cache import local_copies
 
 if TYPE_CHECKING:
     import duckdb
@@ -66,14 +66,15 @@ class Views:
         placed = index.snapshot.placed
         parts = [index.files(table, each.number) for each in placed]
         paths = iter(local_copies([part for own in parts for part in own]))
-        selects = [self._select_made(f"no_{name}", TABLES[table].empty_table())]
+        selects = [self.select_made(f"no_{name}", TABLES[table].empty_table())]
         for each, own in zip(placed, parts, strict=True):
             if files := [next(paths) for _ in own]:
                 selects.append(_of_window(table, each, files))
                 self.paths.extend(files)
         self.selects[name] = " UNION ALL BY NAME ".join(selects)
 
-    def _select_made(self, name: str, rows: pa.Table) -> str:
+    def select_made(self, name: str, rows: pa.Table) -> str:
+        """Add a table that is no file, and return the SQL that reads it."""
         self.made[name] = rows
         return f"SELECT * FROM packidx.{name}"
 
@@ -99,27 +100,7 @@ class Views:
             if weights is not None:
                 row["weight"] = float(Fraction(weights.get(source.name, "1")))
             rows.append(row)
-        self.selects["sources"] = self._select_made("sources", pa.Table.from_pylist(rows, SOURCES))
-
-    def add_log(self, files: Sequence[str]) -> None:
-        """Add the views of a run's log; sources and keys come from `samples`."""
-        self.paths.extend(files)
-        names, of_steps = _LOGGED, logged_steps([*files])
-        self.selects["logged_steps"] = f"SELECT * EXCLUDE ({names}) FROM ({of_steps})"
-        self.selects["losses"] = f"WITH logged AS ({of_steps}) {LOSSES}"
-        self.selects["outliers"] = OUTLIERS
-
-    def add_steps(self, steps: Steps | None) -> None:
-        """Add the packs in the order of training; with None a view that says what it needs."""
-        if steps is None:  # a query that reaches it without its name gets an error
-            why = "error('the steps are computed where a query names them') IS NULL"
-            none = self._select_made("no_steps", STEPS.empty_table())
-            self.selects["steps"] = f"{none} UNION ALL BY NAME SELECT NULL AS step WHERE {why}"
-            return
-        self.made["train_order"] = steps.table()
-        columns = ", ".join(f'"{name}"' for name in STEPS.names)
-        joined = "packs JOIN packidx.train_order USING (pack_id)"
-        self.selects["steps"] = f"SELECT {columns} FROM {joined} ORDER BY epoch, position"
+        self.selects["sources"] = self.select_made("sources", pa.Table.from_pylist(rows, SOURCES))
 
 
 def _of_window(table: str, placed: PlacedWindow, files: list[str]) -> str:
@@ -162,11 +143,22 @@ def views_of_index(
     for name in TABLE_NAMES:
         if name in wanted or not urls.is_url(index.path):
             views.add_table(name, index, name)
-    if "packs" in views.selects:
-        views.add_steps(steps)
+    if "packs" in views.selects and steps is not None:
+        views.made["train_order"] = steps.table()
+        columns = ", ".join(f'"{name}"' for name in STEPS.names)
+        joined = "packs JOIN packidx.train_order USING (pack_id)"
+        views.selects["steps"] = f"SELECT {columns} FROM {joined} ORDER BY epoch, position"
+    elif "packs" in views.selects:  # a query that reaches it without its name gets an error
+        why = "error('the steps are computed where a query names them') IS NULL"
+        none = views.select_made("no_steps", STEPS.empty_table())
+        views.selects["steps"] = f"{none} UNION ALL BY NAME SELECT NULL AS step WHERE {why}"
     views.add_sources(index.snapshot, index.snapshot.options.weights)
-    if log:
-        views.add_log(log)
+    if log:  # sources and keys come from `samples`
+        views.paths.extend(log)
+        of_steps = logged_steps([*log])
+        views.selects["logged_steps"] = f"SELECT * EXCLUDE ({_LOGGED}) FROM ({of_steps})"
+        views.selects["losses"] = f"WITH logged AS ({of_steps}) {LOSSES}"
+        views.selects["outliers"] = OUTLIERS
     else:
         text = "there is no view {}: name the run's log with --log DIR"
         views.absent.update((name, text.format(name)) for name in LOG_VIEWS)

@@ -57,7 +57,13 @@ class EpochOrder:
 
     def __init__(self, ranges: Sequence[Sequence[int]], block: int, chunk: int, key: int) -> None:
         self.block, self.chunk, self.key = block, chunk, key
-        parts = blocks_first(ranges, block, chunk)
+        blocks, chunks, packs = [], [], []  # those that fill no chunk come last
+        for first, count in ranges:
+            in_blocks, in_chunks = count // block * block, count // chunk * chunk
+            blocks.append((first, in_blocks))
+            chunks.append((first + in_blocks, in_chunks - in_blocks))
+            packs.append((first + in_chunks, count - in_chunks))
+        parts = [part for part in (*blocks, *chunks, *packs) if part[1]]
         self._first = np.array([first for first, _ in parts], np.int64)
         self._starts = np.cumsum([0, *(count for _, count in parts)], dtype=np.int64)
         self.num_packs = int(self._starts[-1])
@@ -132,17 +138,6 @@ class EpochOrder:
 
     def _key(self, purpose: int) -> int:
         return splitmix64(self.key ^ purpose)
-
-
-def blocks_first(ranges: Sequence[Sequence[int]], block: int, chunk: int) -> list[tuple[int, int]]:
-    """`ranges` cut into their blocks, then their chunks that fill none, then the rest."""
-    blocks, chunks, packs = [], [], []
-    for first, count in ranges:
-        in_blocks, in_chunks = count // block * block, count // chunk * chunk
-        blocks.append((first, in_blocks))
-        chunks.append((first + in_blocks, in_chunks - in_blocks))
-        packs.append((first + in_chunks, count - in_chunks))
-    return [part for part in (*blocks, *chunks, *packs) if part[1]]
 
 
 def packs_per_step(snapshot: IndexManifest) -> int | None:

@@ -18,7 +18,7 @@ from packidx.format.schema import PACKS, PlannedPack, PlannedSample
 from packidx.index.described import plan_line
 from packidx.index.order import StepOptions, Steps
 from packidx.index.row_groups import RowGroups, read_as_format
-from packidx.io.copies import StoredFile, local_copies
+from packidx.io.cache import StoredFile, local_copies
 
 if TYPE_CHECKING:
     import duckdb

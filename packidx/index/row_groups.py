@@ -15,7 +15,7 @@ from packidx.errors import FormatError
 from packidx.format.index import TableFile
 from packidx.format.parquet import footer_crc
 from packidx.io import urls
-from packidx.io.copies import StoredFile, local_copy
+from packidx.io.cache import StoredFile, local_copy
 from packidx.io.files import refuse_open_files
 from packidx.recent import Recent
 

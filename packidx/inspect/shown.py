@@ -18,7 +18,7 @@ from packidx.format.lengths import KIND, LengthsManifest
 from packidx.format.manifest import load
 from packidx.format.schema import PlannedSample
 from packidx.io import urls
-from packidx.io.copies import local_copy
+from packidx.io.cache import local_copy
 from packidx.records.fetch import Fetcher
 from packidx.user_code import Transform
 

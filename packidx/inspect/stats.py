@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from packidx.arrays import Float64s, Int64s
 from packidx.errors import FormatError
-from packidx.format.index import CostModel, IndexManifest
+from packidx.format.index import CostModel
 from packidx.format.parquet import scan_of
 from packidx.format.schema import LENGTHS
 from packidx.hashing import derive_key
@@ -29,7 +29,7 @@ from packidx.index.cost import COLUMNS, pack_cost
 from packidx.index.order import epoch_order, packs_per_step
 from packidx.index.reader import Index
 from packidx.inspect.sql import Row, rows_of
-from packidx.io.copies import local_copies
+from packidx.io.cache import local_copies
 from packidx.lengths.table import read_lengths, strongest_first
 from packidx.pack.counts import LengthPairs
 from packidx.permutation import permutation
@@ -72,6 +72,10 @@ def plan_stats(index: Index, ranks: Sequence[int] = ()) -> dict[str, Any]:
         nothing varies), and ``schedule``: per number of ranks, what `ranks_stats` says of the first
         epoch.
     """
+    if not ranks:  # a rank has one pack of each micro-step
+        result = index.snapshot.result
+        most = [] if result.schedule == "random" else [result.schedule_chunk]
+        ranks = [*(number for number in RANKS if not most or number < most[0]), *most]
     columns = index.packs(["num_samples", "length", "attention_cost"]).columns
     size, length, squares = (column.to_numpy().astype(np.int64) for column in columns)
     pairs = LengthPairs()
@@ -79,20 +83,8 @@ def plan_stats(index: Index, ranks: Sequence[int] = ()) -> dict[str, Any]:
     return {
         "packs": pack_stats(index),
         "length_correlation": pairs.correlation(),
-        "schedule": ranks_stats(
-            scheduled_packs(index),
-            packs_per_step(index.snapshot) or 1,
-            ranks or _planned_ranks(index.snapshot),
-        ),
+        "schedule": ranks_stats(scheduled_packs(index), packs_per_step(index.snapshot) or 1, ranks),
     }
-
-
-def _planned_ranks(snapshot: IndexManifest) -> Sequence[int]:
-    """Return numbers of ranks to look at: a rank has one pack of each micro-step."""
-    most = snapshot.result.schedule_chunk
-    if snapshot.result.schedule == "random":
-        return RANKS
-    return [*(number for number in RANKS if number < most), most]
 
 
 _LONGEST = 5

@@ -17,7 +17,7 @@ from packidx.hashing import derive_key
 from packidx.index import Index, PlannedSample
 from packidx.index.window_files import WindowDigest
 from packidx.io import storage, urls
-from packidx.io.copies import Content, StoredFile, content_of, local_copy
+from packidx.io.cache import Content, StoredFile, content_of, local_copy
 from packidx.permutation import permutation
 from packidx.records.containers.registry import container
 from packidx.records.fetch import Fetcher

@@ -6,17 +6,24 @@
 A copy is put there whole, by one of several processes. One of another size is made again, and one
 of another digest where that is looked at. Nothing is removed. ``PACKIDX_CACHE`` names the folder
 (default: ``packidx`` in ``$XDG_CACHE_HOME`` or ``~/.cache``).
+
+A file that a manifest names is compared with it. One of this machine is its own copy, compared with
+its digest once per process. One of a store is copied when it is first needed, named by the digest
+that the manifest states, so that the store is not asked again; several are fetched side by side.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from packidx.digests import digest, file_digest, known_digest
-from packidx.io import files, storage
+from packidx.errors import FormatError
+from packidx.io import files, storage, urls
 
 
 def folder() -> str:
@@ -41,9 +48,9 @@ def remembered_stat(url: str) -> storage.Stat:
     return _stats[url]
 
 
-def forget(*urls: str) -> None:
+def forget(*names: str) -> None:
     """Ask the stores anew from now on, about some files or all."""
-    for url in urls or list(_stats):
+    for url in names or list(_stats):
         _stats.pop(url, None)
 
 
@@ -110,3 +117,68 @@ def _sound(home: str, check: bool) -> str | None:
             if nbytes == str(os.path.getsize(copy)) and (not check or known_digest(copy) == sha256):
                 return copy
     return None
+
+
+_BLOCK = 8 << 20  # bytes of a request where a file is only hashed
+
+
+class StoredFile(NamedTuple):
+    """A file, and what its manifest says of it."""
+
+    path: str
+    nbytes: int | None = None
+    sha256: str | None = None
+
+
+def local_copy(file: StoredFile) -> str:
+    """Return the path of a file of this machine with the content of `file`.
+
+    Raises:
+        FormatError: the file is not there, or another one is in its place.
+        OSError: it cannot be read, or the cache cannot be written.
+    """
+    is_remote = urls.is_url(file.path)
+    try:
+        # An absolute path has no part that Arrow takes for a home folder or a URL.
+        copy = os.path.abspath(file.path)
+        if is_remote:
+            copy = local(file.path, file.sha256, check=True)
+        nbytes = os.path.getsize(copy)
+        if file.nbytes not in (None, nbytes):
+            wrong = f"has {nbytes} bytes, its manifest says {file.nbytes}"
+        elif file.sha256 is None or file.sha256 == known_digest(copy):  # once per process
+            return copy
+        else:
+            wrong = "has other content than its manifest's sha256"
+        if is_remote:
+            os.unlink(copy)  # the next reader asks the store again
+    except FileNotFoundError:
+        wrong = "is missing"
+    raise FormatError(f"{file.path} {wrong}: it is damaged or being replaced; write it again")
+
+
+def local_copies(files: Sequence[StoredFile]) -> list[str]:
+    """Return `local_copy` of several files."""
+    return storage.overlapped(local_copy, files)
+
+
+class Content(NamedTuple):
+    """Size and SHA-256 of a file."""
+
+    nbytes: int
+    sha256: str
+
+
+def content_of(path: str) -> Content:
+    """Hash what is at `path` now: of a URL, what the store has, not a copy.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if not urls.is_url(path):
+        return Content(os.path.getsize(path), file_digest(path))
+    hasher, nbytes = hashlib.sha256(), 0
+    while nbytes % _BLOCK == 0 and (block := storage.read_range(path, nbytes, _BLOCK)):
+        hasher.update(block)
+        nbytes += len(block)
+    return Content(nbytes, hasher.hexdigest())

@@ -28,7 +28,7 @@ from packidx.format.parquet import as_arrow
 from packidx.format.schema import LENGTHS, LENGTHS_WITH_SPANS, MEDIA_COUNTERS, METHODS
 from packidx.hashing import hash_numbered, hash_strings
 from packidx.io import storage, urls
-from packidx.io.copies import StoredFile, local_copies, local_copy
+from packidx.io.cache import StoredFile, local_copies, local_copy
 from packidx.io.files import refuse_open_files
 
 _RUN = 1 << 22  # rows of a bare table that are digested, or counted by source, at a time

@@ -173,13 +173,8 @@ def from_packs(pack: Ints, lengths: Ints, key: int) -> Slots:
     """Slots of items whose packs are known, ``pack`` int [n], dense from 0: longest first."""
     item = deal_order(lengths, key)
     of_slot = pack[item].astype(np.int32, copy=False)
-    positions = dense_positions(of_slot, np.argsort(of_slot, kind="stable"))
-    return Slots(item, int(pack.max(initial=-1)) + 1, (of_slot, positions))
-
-
-def dense_positions(pack: Ints, order: Int64s) -> Int32s:
-    """Positions in packs from 0 on, int32 [n]: slots of `pack`, which `order` sorts by it."""
-    sizes = np.bincount(pack)
-    position = np.empty(len(pack), np.int32)
-    position[order] = np.arange(len(pack)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return position
+    sizes = np.bincount(of_slot)
+    positions = np.empty(len(of_slot), np.int32)
+    nth = np.arange(len(of_slot)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    positions[np.argsort(of_slot, kind="stable")] = nth
+    return Slots(item, len(sizes), (of_slot, positions))

@@ -58,7 +58,12 @@ def parse_cost(word: str) -> CostModel:
         name, equals, value = map(str.strip, item.partition("="))
         if not equals:
             raise OptionError(f"cost has {item!r}, which is not a weight (NAME=NUMBER): {_ADVICE}")
-        weights[name] = _number(name, value)
+        try:
+            weights[name] = float(value)
+        except ValueError:
+            raise OptionError(f"cost weight {name} is {value!r}: it must be a number") from None
+        if not 0 <= weights[name] < math.inf:
+            raise OptionError(f"cost weight {name} is {value}: it must be finite and at least 0")
     if len(weights) < len(items):
         raise OptionError(f"cost {word!r} gives a weight twice: {_ADVICE}")
     if base and base not in PRESETS:
@@ -71,13 +76,3 @@ def parse_cost(word: str) -> CostModel:
     if not (model.llm_linear or model.llm_attention or model.llm_windowed):
         raise OptionError("a pack costs nothing in the language model: give llm_linear")
     return model
-
-
-def _number(name: str, value: str) -> float:
-    try:
-        number = float(value)
-    except ValueError:
-        raise OptionError(f"cost weight {name} is {value!r}: it must be a number") from None
-    if not 0 <= number < math.inf:
-        raise OptionError(f"cost weight {name} is {number}: it must be finite and at least 0")
-    return number

@@ -206,8 +206,11 @@ def plan_window(table: Lengths, window: WindowRange, options: Options, rules: Ru
     Raises:
         OptionError, FormatError: an option has no meaning for these rows, or a value is wrong.
     """
-    cuts = options.on_long in ("split", "truncate")
-    rows = table.read(window.start, window.stop, _columns(table, cuts))
+    unused = {"text_tokens", "num_turns", "method"}
+    if options.on_long not in ("split", "truncate"):
+        unused.add("label_spans")
+    columns = [name for name in table.columns if name not in unused]
+    rows = table.read(window.start, window.stop, columns)
     items, dropped = make_items(rows, options, rules)
     names, codes = _codes_of(items, options.group_by)
     solutions: list[Solution] = []
@@ -278,15 +281,3 @@ def solve_stream(
     position = (np.arange(len(item)) - np.repeat(np.cumsum(sizes) - sizes, sizes)).astype(np.int32)
     slots = Slots(item.astype(np.int32), len(sizes), (pack, position))
     return Solution(options.strategy, bound_of(problem), slots)
-
-
-def _columns(table: Lengths, cuts: bool) -> list[str]:
-    """Return the columns that a plan looks at.
-
-    Args:
-        cuts: whether samples may be cut.
-    """
-    unused = {"text_tokens", "num_turns", "method"}.difference(SUMMED)
-    if not cuts:
-        unused.add("label_spans")
-    return [name for name in table.columns if name not in unused]

@@ -23,7 +23,7 @@ from packidx.format.manifest import DEFAULT, as_planned, decoded
 from packidx.format.schema import LENGTHS, METHODS, PLANNED_MEDIA, PlannedSample
 from packidx.hashing import derive_key, hash_ints, hash_numbered
 from packidx.index import Index, PlannedPack
-from packidx.io.copies import StoredFile, local_copies
+from packidx.io.cache import StoredFile, local_copies
 from packidx.pack.solve import Problem
 from packidx.pack.streams import Copies, LaneOrder, expected_copies, most_copies, pack_window
 from packidx.plan.options import PlanOptions

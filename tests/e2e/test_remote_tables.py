@@ -30,7 +30,7 @@ from packidx.format.index import manifest_path
 from packidx.index import Index, snapshot_ids
 from packidx.inspect.verify import files_check, verify
 from packidx.io import storage
-from packidx.io.copies import local_copies
+from packidx.io.cache import local_copies
 from packidx.lengths.table import read_lengths
 from packidx.torch import PackedDataset
 

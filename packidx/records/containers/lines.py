@@ -26,7 +26,7 @@ from packidx.errors import BadRecord, SourceError
 from packidx.format.manifest import RecordRange
 from packidx.format.terms import COLUMNS
 from packidx.io import cache, storage, urls
-from packidx.io.copies import content_of
+from packidx.io.cache import content_of
 from packidx.io.files import refuse_open_files
 from packidx.records.containers.base import (
     TASK_BYTES,

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from packidx.errors import BadRecord, SourceError
 from packidx.format.manifest import RecordRange
 from packidx.io import storage
-from packidx.io.copies import content_of
+from packidx.io.cache import content_of
 from packidx.recent import Recent
 from packidx.records.containers.base import (
     TASK_BYTES,
