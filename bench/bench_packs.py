@@ -20,7 +20,7 @@ from PIL import Image, ImageOps
 from bench_tools import heading, line, ratio
 from packidx import open_index, plan_packs
 from packidx.encode.imports import allow_cuda_torchvision
-from packidx.index import Index, Sample
+from packidx.index import Index, PlannedSample
 from packidx.records.conversation import to_messages
 from packidx.records.read import parse
 from packidx.torch import PackedDataset
@@ -69,7 +69,7 @@ def processor_calls(index: Index, processor: Any, k: int) -> list[Any]:
     return [_call(index, processor, sample) for sample in index.pack(k).samples]
 
 
-def _call(index: Index, processor: Any, sample: Sample) -> Any:
+def _call(index: Index, processor: Any, sample: PlannedSample) -> Any:
     """What a script without packs does for one sample."""
     manifest = index.manifest
     shard = manifest["shards"][sample.shard]

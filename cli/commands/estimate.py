@@ -84,7 +84,16 @@ def estimate(
         raise click.UsageError("--show needs what makes the tokens: give --processor or --encode")
     with progress_bar(quiet) as progress:
         summary = estimate_lengths(progress=progress, **options)
-    samples = None if show is None else _first_samples(summary.path, show, options)
+    samples = None
+    if show is not None:
+        from packidx.inspect.shown import shown_samples
+        from packidx.recipe import encoder_of
+        from packidx.user_code import Transform
+
+        encode, given = encoder_of(options, "--encode"), options["transform"]
+        tokenizer = None if options["encode"] is not None else encode.files.tokenizer
+        transform = None if given is None else Transform.load(given, options["seed"])
+        samples = shown_samples(summary.path, show, encode, tokenizer, transform)
     if as_json:
         told = [*summary.warnings, *untrained_warnings(summary)]
         told += rejection_warnings(summary.sources)
@@ -97,22 +106,6 @@ def estimate(
         if samples is not None:
             print_samples(samples)
     tell(summary, {**options, "max_rejected": max_rejected})
-
-
-def _first_samples(path: str, number: int, options: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The first samples of the table at `path`, that was counted with the command's `options`.
-
-    Raises:
-        PackidxError: the encoder cannot be loaded.
-    """
-    from packidx.inspect.shown import shown_samples
-    from packidx.recipe.recipe import encoder_of
-    from packidx.user_code import Transform
-
-    encode, given = encoder_of(options, "--encode"), options["transform"]
-    tokenizer = None if options["encode"] is not None else encode.files.tokenizer
-    transform = None if given is None else Transform.load(given, options["seed"])
-    return shown_samples(path, number, encode, tokenizer, transform)
 
 
 def print_samples(samples: Sequence[Mapping[str, Any]]) -> None:

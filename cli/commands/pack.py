@@ -93,7 +93,16 @@ def pack(
     from ..startup import keep_freed_memory, spare_pandas
 
     if from_index is not None:
-        _print_recipe(from_index, sources)
+        from packidx.index import open_index
+
+        if sources:
+            raise click.UsageError("--from prints the recipe of a plan: leave the sources out.")
+        opened = open_index(from_index)
+        if (text := opened.snapshot.recipe) is None:
+            name = f"{opened.path}@{opened.id[:12]}"
+            raise OptionError(f"{name} was not made by a recipe: `packidx stats` has its options")
+        text = text.rstrip("\n") + "\n"  # another's, perhaps
+        print_text(visible(text, lines=True) if sys.stdout.isatty() else text)
         return
     if options["transform"] is None and options["encode"] is None:  # who may want it
         spare_pandas()
@@ -143,7 +152,7 @@ def _recipe(
     sources: tuple[str, ...], output: str | None, options: dict[str, Any]
 ) -> tuple[Recipe, bool]:
     """The recipe in a file, or made of the options, and whether it is a file."""
-    from packidx.recipe.recipe import recipe_file, recipe_given
+    from packidx.recipe import recipe_file, recipe_given
 
     given = {name: value for name, value in options.items() if value not in (None, (), {})}
     if not given["trust_remote_code"]:
@@ -169,21 +178,6 @@ def _recipe(
     if "transform" in counted and "seed" in given:
         counted["seed"] = given["seed"]
     return recipe_given(sources, counted, planned, output), False
-
-
-def _print_recipe(index: str, sources: tuple[str, ...]) -> None:
-    from packidx.index import open_index
-
-    if sources:
-        raise click.UsageError("--from prints the recipe of a plan: leave the sources out.")
-    opened = open_index(index)
-    if opened.snapshot.recipe is None:
-        raise OptionError(
-            f"{opened.path}@{opened.id[:12]} was not made by a recipe: `packidx stats` has its "
-            "options"
-        )
-    text = opened.snapshot.recipe.rstrip("\n") + "\n"  # another's, perhaps
-    print_text(visible(text, lines=True) if sys.stdout.isatty() else text)
 
 
 def _show(made: PackSummary, recipe: str | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cloup
 
@@ -27,9 +27,6 @@ from ..show.console import (
     with_parts,
 )
 from ..sources import print_sources, processor_option, record_options, sources_argument
-
-if TYPE_CHECKING:
-    from packidx.precompute import PrecomputeSummary
 
 
 @cloup.command()
@@ -80,20 +77,16 @@ def precompute(quiet: bool, as_json: bool, images: bool, **options: Any) -> None
         told = [*summary.warnings, *rejection_warnings(summary.sources)]
         print_json(dataclasses.asdict(summary) | {"warnings": told})
     else:
-        _print(summary)
+        facts = {
+            "samples": with_parts(summary.num_samples, summary.methods),
+            "tokens": count(summary.num_tokens),
+            "rejected": with_parts(summary.num_rejected, summary.rejected),
+            "files": count(summary.num_shards),
+            "data set": f"{summary.path} (written in {summary.seconds:.1f} s)",
+        }
+        if summary.num_rejected:
+            facts["rejected"] += ": left as they were"
+        print_facts("Precomputed", facts)
         print_sources(summary.sources, {})
     warn(summary.warnings)
     warn(rejection_warnings(summary.sources))
-
-
-def _print(summary: PrecomputeSummary) -> None:
-    facts = {
-        "samples": with_parts(summary.num_samples, summary.methods),
-        "tokens": count(summary.num_tokens),
-        "rejected": with_parts(summary.num_rejected, summary.rejected),
-        "files": count(summary.num_shards),
-        "data set": f"{summary.path} (written in {summary.seconds:.1f} s)",
-    }
-    if summary.num_rejected:
-        facts["rejected"] += ": left as they were"
-    print_facts("Precomputed", facts)

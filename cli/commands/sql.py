@@ -70,8 +70,11 @@ def sql(
     from packidx.inspect.sql import asked as opened
 
     is_terminal = sys.stdout.isatty() and output is None
-    if kind is None:
-        kind = "table" if is_terminal else "csv" if output is None else _kind_of(output)
+    if kind is None and output is None:
+        kind = "table" if is_terminal else "csv"
+    elif kind is None and (kind := _SUFFIXES.get(Path(str(output)).suffix.lower())) is None:
+        known = ", ".join(_SUFFIXES)
+        raise OptionError(f"-o {output}: say what to write with --format, or end it in {known}")
     if kind == "parquet" and not output:
         raise click.UsageError("--format parquet needs -o FILE")
     if output is not None and not (folder := Path(output).resolve().parent).is_dir():
@@ -131,14 +134,6 @@ def _prompt(asked: Asked, run: Callable[[str], None]) -> None:
         except (PackidxError, OSError) as error:
             say(str(error), err=True)
         text = ""
-
-
-def _kind_of(output: str) -> str:
-    suffix = Path(output).suffix.lower()
-    if suffix not in _SUFFIXES:
-        known = ", ".join(_SUFFIXES)
-        raise OptionError(f"-o {output}: say what to write with --format, or end it in {known}")
-    return _SUFFIXES[suffix]
 
 
 def _run(

@@ -70,7 +70,7 @@ def verify(index: str, roots: dict[str, str], quiet: bool, as_json: bool, **opti
         raise OptionError("--quick reads nothing: leave --sample, --processor and --encode out")
     opened = open_index(index, roots)
     if names_encoder:
-        from packidx.recipe.recipe import encoder_of_plan
+        from packidx.recipe import encoder_of_plan
 
         asked["encoder"] = encoder_of_plan(opened, options)
     checks: list[Check] = []

@@ -142,7 +142,13 @@ def print_rows(rows: Iterable[Mapping[str, Any]]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    cells = [[visible(_cell(value), lines=True) for value in row.values()] for row in listed]
+    cells = [
+        [
+            visible(count(value) if isinstance(value, int | None) else str(value), lines=True)
+            for value in row.values()
+        ]
+        for row in listed
+    ]
     buffer, terminal = io.StringIO(), sys.stdout.isatty()
     width = None if terminal else 10_000
     console = Console(file=buffer, width=width, force_terminal=terminal, highlight=False)
@@ -159,12 +165,6 @@ def print_rows(rows: Iterable[Mapping[str, Any]]) -> None:
     console.print(table)
     lines = (line.rstrip() for line in buffer.getvalue().splitlines())
     print_text("".join(f"{line}\n" for line in lines if line))
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "–"
-    return count(value) if isinstance(value, int) else str(value)
 
 
 @contextlib.contextmanager

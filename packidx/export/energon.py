@@ -121,7 +121,8 @@ def export_energon(
     folders = {path: prepared_folder(urls.absolute(path), known) for path in paths}
     names = {folder: f"src{n or ''}" for n, folder in enumerate(dict.fromkeys(folders.values()))}
     _check_keys(opened, folders)
-    aux = {name: _as_seen(folder, energon_roots or {}) for folder, name in names.items()}
+    seen = {folder: urls.moved(folder, energon_roots or {}) for folder in names}
+    aux = {n: as_energon_names(f) if seen[f] == f else seen[f] for f, n in names.items()}
     of_path = {path: names[folder] for path, folder in folders.items()} if len(names) > 1 else {}
     identity = digests.digest(digests.canonical_json([KIND.format, VERSION, opened.id, folders]))
     with replacing(output, KIND, identity) as built, writers:
@@ -209,15 +210,6 @@ def _check_keys(index: Index, folders: Mapping[str, str]) -> None:
             f"the tars of {twice['folder']} have two samples {twice['key']!r}, and Energon finds "
             "media by their names in a folder: give each sample a key of its own"
         )
-
-
-def _as_seen(folder: str, roots: Mapping[str, str]) -> str:
-    """A folder of tars as `metadataset.yaml` names it."""
-    for old in sorted(roots, key=len, reverse=True):
-        prefix = old.rstrip("/")
-        if folder in (prefix, old) or folder.startswith(f"{prefix}/"):
-            return roots[old].rstrip("/") + folder[len(prefix) :]
-    return as_energon_names(folder)
 
 
 def prepared_folder(path: str, known: dict[str, bool]) -> str:

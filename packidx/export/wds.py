@@ -114,7 +114,13 @@ def export_wds(
         raise OptionError(f"max-size is {max_size!r}: say it like {MAX_SIZE}")
     output = os.fspath(output)
     opened = open_exported(index, output, KIND, roots)
-    _check_whole(opened)
+    windows = range(len(opened.snapshot.windows))
+    starts = (opened.window("samples", n, ["token_start"]).column(0).to_numpy() for n in windows)
+    if opened.snapshot.result.num_tokens_cut or any(start.any() for start in starts):
+        raise OptionError(
+            f"{opened.path}@{opened.id[:12]} cuts samples (--on-long), and a tar holds whole "
+            "records: plan with --on-long drop, or read this one with packidx.torch.PackedDataset"
+        )
     counter, uncompared = _media_counter(opened)
     warnings = [] if uncompared is None else [uncompared]
     if not labels_of(opened).end_of_turn:
@@ -254,16 +260,3 @@ def _prepare(folder: str, output: str) -> str | None:
         said = (done.stderr or done.stdout).strip().rpartition("\n")[2]
         raise PackidxError(f"`energon prepare` failed on the tars of {output}: {said}")
     return None
-
-
-def _check_whole(index: Index) -> None:
-    """Raise an OptionError where the plan is of pieces of samples."""
-    starts = (
-        index.window("samples", number, ["token_start"]).column(0).to_numpy()
-        for number in range(len(index.snapshot.windows))
-    )
-    if index.snapshot.result.num_tokens_cut or any(start.any() for start in starts):
-        raise OptionError(
-            f"{index.path}@{index.id[:12]} cuts samples (--on-long), and a tar holds whole "
-            "records: plan with --on-long drop, or read this one with packidx.torch.PackedDataset"
-        )

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from packidx.arrays import Float64s
+from packidx.arrays import Float64s, Int64s
 from packidx.format.index import CostModel
 
 COLUMNS = ("length", "attention_cost", "vision_patches", "vision_cost")
@@ -52,3 +52,8 @@ def _windowed(length: Float64s, squares: Float64s, window: float) -> Float64s:
     mean = squares / np.maximum(length, 1.0)
     beyond = length * (2.0 * window - window * window / np.maximum(mean, window))
     return np.where(mean > window, beyond, squares)
+
+
+def fixed_point(cost: Float64s, largest: float, bits: int) -> Int64s:
+    """Costs as integers, `largest` as 2^bits: sums of 2^32 of 30 bits are exact, in any order."""
+    return np.asarray(cost * ((1 << bits) / largest) if largest else cost, np.int64)

@@ -116,18 +116,6 @@ def _of_window(table: str, placed: PlacedWindow, files: list[str]) -> str:
     return f"SELECT {numbered[table]} FROM {scan}"
 
 
-def views_of_lengths(table: KnownTable, uri: str) -> Views:
-    """Return what can be asked of a lengths table."""
-    views = Views()
-    views.add_lengths(table)
-    if table.manifest is None:
-        why = f"{uri} is bare Parquet, which names no sources: ask its column source, if it has one"
-        views.absent["sources"] = f"there is no view sources: {why}"
-    else:
-        views.add_sources(table.manifest, None)
-    return views
-
-
 def views_of_index(
     index: Index, names: Collection[str], steps: Steps | None, log: Sequence[str] = ()
 ) -> Views:

@@ -58,7 +58,13 @@ def open_index(path: str | Path | Index, roots: Mapping[str, str] | None = None)
         raise OptionError(f"index is a {kind}: give a path, or what open_index returned")
     if isinstance(path, Index):
         return Index(path.path, path.id, {**path.roots, **(roots or {})}) if roots else path
-    folder, wanted = _split(urls.local_path(str(path)))
+    whole, wanted = urls.local_path(str(path)), None
+    folder, at, ident = whole.rpartition("@")
+    # A URL may name a user, too: ftp://me@host/index.
+    if not at or (urls.is_url(whole) and "/" in ident) or storage.exists(whole):
+        folder = whole
+    else:
+        wanted = ident
     snapshots = urls.join(folder, "snapshots")
     # Of a store, where every look is a request, this is asked only where nothing else is there.
     if not urls.is_url(folder) and not storage.is_folder(snapshots):
@@ -103,12 +109,3 @@ def _no_index(folder: str) -> NotFoundInIndex:
     else:
         what = f"{folder} does not exist"
     return NotFoundInIndex(f"{what}; name the folder or URL that `packidx plan` wrote (its -o)")
-
-
-def _split(path: str) -> tuple[str, str | None]:
-    folder, at, ident = path.rpartition("@")
-    if urls.is_url(path):  # which may name a user, too: ftp://me@host/index
-        is_one = "/" in ident or storage.exists(path) if at else True
-    else:
-        is_one = not at or Path(path).exists()
-    return (path, None) if is_one else (folder, ident)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
@@ -18,6 +17,7 @@ from packidx.format.schema import PACKS, PlannedPack, PlannedSample
 from packidx.index.described import plan_line
 from packidx.index.order import StepOptions, Steps
 from packidx.index.row_groups import RowGroups, read_as_format
+from packidx.io import urls
 from packidx.io.cache import StoredFile, local_copies
 
 if TYPE_CHECKING:
@@ -210,16 +210,8 @@ class Index:
         return [placed.first_pack for placed in self.snapshot.placed]
 
     def resolve(self, uri: str) -> str:
-        """`uri` with the longest matching prefix of `roots` exchanged; any relative path begins
-        with ``.``."""
-        is_relative = not os.path.isabs(uri) and "://" not in uri
-        for old in sorted(self.roots, key=len, reverse=True):
-            prefix, new = old.rstrip("/"), self.roots[old].rstrip("/")
-            is_below = uri in (prefix, old) or uri.startswith(f"{prefix}/")
-            if is_below or (prefix == "." and is_relative):
-                rest = (uri[len(prefix) :] if is_below else uri).lstrip("/")
-                return f"{new}/{rest}" if rest else new or "/"
-        return uri
+        """`uri` with the longest matching prefix of `roots` exchanged."""
+        return urls.moved(uri, self.roots)
 
     def _damaged(self, pack_id: int, what: str) -> FormatError:
         return FormatError(

@@ -87,7 +87,10 @@ class WindowFiles:
         """Close files that will not be finished."""
         self._thread.shutdown()
         for part in self._open.values():
-            part.abandon()
+            if part.writer is not None:
+                with contextlib.suppress(OSError, pa.ArrowException):
+                    part.writer.close()
+                part.writer.is_open = False  # or it would try once more when it is freed
 
 
 class _TableFiles:
@@ -96,7 +99,7 @@ class _TableFiles:
     def __init__(self, folder: Path, table: str) -> None:
         self._folder, self._table, self._group = folder, table, ROW_GROUP[table]
         self._rest: pa.Table | None = None
-        self._writer: pq.ParquetWriter | None = None
+        self.writer: pq.ParquetWriter | None = None
         self._rows = 0
         self._done: list[TableFile] = []
 
@@ -115,33 +118,26 @@ class _TableFiles:
         self._finish()
         return self._done
 
-    def abandon(self) -> None:
-        """Let go of a file that will not be finished."""
-        if self._writer is not None:
-            with contextlib.suppress(OSError, pa.ArrowException):
-                self._writer.close()
-            self._writer.is_open = False  # or it would try once more, and tell, when it is freed
-
     def _append(self, group: pa.Table) -> None:
         path = self._folder / file_name(self._table, len(self._done))
         with naming(path):
-            if self._writer is None:
-                self._writer = open_writer(str(path), group.schema)
-            self._writer.write_table(group)
+            if self.writer is None:
+                self.writer = open_writer(str(path), group.schema)
+            self.writer.write_table(group)
         self._rows += group.num_rows
         if self._rows == self._group * FILE_GROUPS:
             self._finish()
 
     def _finish(self) -> None:
-        if self._writer is None:
+        if self.writer is None:
             return
         path = self._folder / file_name(self._table, len(self._done))
         with naming(path):
-            self._writer.close()
+            self.writer.close()
         fsync_path(path)
         with pa.OSFile(str(path)) as written:
             footer = footer_crc(written)
         size, sha256 = path.stat().st_size, file_digest(path)
         file = TableFile(path=path.name, rows=self._rows, bytes=size, sha256=sha256, footer=footer)
         self._done.append(file)
-        self._writer, self._rows = None, 0
+        self.writer, self._rows = None, 0

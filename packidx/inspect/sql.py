@@ -27,7 +27,6 @@ from packidx.index.frames import (
     Views,
     create_views,
     views_of_index,
-    views_of_lengths,
 )
 from packidx.index.order import Steps
 from packidx.io import urls
@@ -69,7 +68,14 @@ class Asked:
         """
         if self.index is None:
             assert self.lengths is not None
-            return views_of_lengths(self.lengths, self.path)
+            views = Views()
+            views.add_lengths(self.lengths)
+            if self.lengths.manifest is None:
+                why = f"{self.path} is bare Parquet, which names no sources: ask its column source"
+                views.absent["sources"] = f"there is no view sources: {why}, if it has one"
+            else:
+                views.add_sources(self.lengths.manifest, None)
+            return views
         named = {name for name in self.names if re.search(rf"\b{name}\b", query, re.I)}
         steps = Steps.of(self.index.snapshot) if "steps" in named else None
         return views_of_index(self.index, named or set(VIEWS), steps, self.log)

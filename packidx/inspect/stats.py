@@ -25,7 +25,7 @@ from packidx.format.index import CostModel
 from packidx.format.parquet import scan_of
 from packidx.format.schema import LENGTHS
 from packidx.hashing import derive_key
-from packidx.index.cost import COLUMNS, pack_cost
+from packidx.index.cost import COLUMNS, fixed_point, pack_cost
 from packidx.index.order import epoch_order, packs_per_step
 from packidx.index.reader import Index
 from packidx.inspect.sql import Row, rows_of
@@ -262,7 +262,7 @@ def _useful(
     """Return the useful shares of the whole steps of an order of the packs."""
     largest = float((packs.llm + packs.vit).max())
     dealt = order[: len(order) // global_batch * global_batch].reshape(-1, ranks)
-    llm, vit = (_fixed(cost, largest)[dealt] for cost in (packs.llm, packs.vit))
+    llm, vit = (fixed_point(cost, largest, 30)[dealt] for cost in (packs.llm, packs.vit))
     total = llm + vit
     done = int(total.sum())
     together = int(total.max(axis=1).sum()) * ranks
@@ -271,8 +271,3 @@ def _useful(
         "useful": round(done / together, _DIGITS) if together else None,
         "useful_by_phase": round(done / apart, _DIGITS) if apart else None,
     }
-
-
-def _fixed(cost: Float64s, largest: float) -> Int64s:
-    """Costs as integers up to 2^30: sums of 2^32 of them are exact, in any order."""
-    return np.asarray(cost * ((1 << 30) / largest) if largest else cost, np.int64)

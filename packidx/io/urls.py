@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import urllib.parse
+from collections.abc import Mapping
 
 from packidx.errors import SourceError
 
@@ -52,3 +53,15 @@ def absolute(path: str) -> str:
         return os.path.abspath(path)
     name = os.path.normpath("/" + match[2]).lstrip("/")  # ".." stops at the bucket
     return f"{match[1].lower()}://{name}"
+
+
+def moved(uri: str, roots: Mapping[str, str]) -> str:
+    """`uri` with its longest prefix in `roots` exchanged; any relative path begins with ``.``."""
+    is_relative = not os.path.isabs(uri) and "://" not in uri
+    for old in sorted(roots, key=len, reverse=True):
+        prefix, new = old.rstrip("/"), roots[old].rstrip("/")
+        is_below = uri in (prefix, old) or uri.startswith(f"{prefix}/")
+        if is_below or (prefix == "." and is_relative):
+            rest = (uri[len(prefix) :] if is_below else uri).lstrip("/")
+            return f"{new}/{rest}" if rest else new or "/"
+    return uri

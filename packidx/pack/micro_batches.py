@@ -80,20 +80,7 @@ def balance_micro_batches(
     count = int(unit.max(initial=-1)) + 1
     size = np.bincount(unit, tokens, count).astype(np.int64)
     value = np.bincount(unit, price, count)
-    _check(tokens, size, capacity, max(ranks, -(-at_least // ranks) * ranks))
-    bound = lower_bound(Histogram.of(size), capacity)
-    pack = _packed(size, value, capacity, ranks, max(bound[0], at_least))
-    sums = np.bincount(pack, value, int(pack.max()) + 1).astype(np.float64)
-    order = np.argsort(-sums, kind="stable").reshape(-1, ranks)
-    order[1::2] = order[1::2, ::-1]  # so that ranks get as much in all
-    members: list[list[int]] = [[] for _ in sums]
-    for sample, own in enumerate(pack[unit].tolist()):
-        members[own].append(sample)
-    dealt = [[members[own] for own in column] for column in order.T.tolist()]
-    return MicroBatches(dealt, bound, sums[order.T])
-
-
-def _check(tokens: Int64s, size: Int64s, capacity: int, least: int) -> None:
+    least = max(ranks, -(-at_least // ranks) * ranks)
     if len(size) < least:
         raise OptionError(
             f"{len(size)} samples or groups are too few for {least} micro-batches: each needs one"
@@ -106,6 +93,16 @@ def _check(tokens: Int64s, size: Int64s, capacity: int, least: int) -> None:
             f"sample or group {worst} has {int(size[worst])} tokens, and a micro-batch holds"
             f" {capacity}: raise the capacity, or leave it out"
         )
+    bound = lower_bound(Histogram.of(size), capacity)
+    pack = _packed(size, value, capacity, ranks, max(bound[0], at_least))
+    sums = np.bincount(pack, value, int(pack.max()) + 1).astype(np.float64)
+    order = np.argsort(-sums, kind="stable").reshape(-1, ranks)
+    order[1::2] = order[1::2, ::-1]  # so that ranks get as much in all
+    members: list[list[int]] = [[] for _ in sums]
+    for sample, own in enumerate(pack[unit].tolist()):
+        members[own].append(sample)
+    dealt = [[members[own] for own in column] for column in order.T.tolist()]
+    return MicroBatches(dealt, bound, sums[order.T])
 
 
 def _packed(size: Int64s, value: Any, capacity: int, ranks: int, least: int) -> Int64s:

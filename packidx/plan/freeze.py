@@ -65,7 +65,21 @@ def freeze_log(
     with tempfile.TemporaryDirectory() as scratch:
         index = open_index(plan_packs(table, scratch, options, progress=progress).path)
         progress("comparing packs")
-        _compare(given, index.samples(["pack_id", *_RECORD]), str(log))
+        planned = pl.DataFrame(pl.from_arrow(index.samples(["pack_id", *_RECORD])))
+        of_plan = planned.rename({"pack_id": "place"}).filter(
+            pl.col("place") <= given["place"].max()
+        )
+        columns = ["place", *_RECORD]
+        casts = [pl.col(name).cast(pl.Int64) for name in columns]
+        ones, others = given.select(casts), of_plan.select(casts)
+        differing = pl.concat(
+            [ones.join(others, on=columns, how="anti"), others.join(ones, on=columns, how="anti")]
+        )
+        if differing.height:
+            raise VerificationError(
+                f"{log} has another pack at place {differing['place'].min()!s} than a stream of "
+                "these lengths gives: the records have changed since, or are counted otherwise"
+            )
     return plan_packs(table, output, options, progress=progress)
 
 
@@ -87,20 +101,3 @@ def _given(log: Path) -> pl.DataFrame:
                 " of all of them into one folder"
             )
     return rows
-
-
-def _compare(given: pl.DataFrame, planned: Any, log: str) -> None:
-    of_plan = pl.DataFrame(pl.from_arrow(planned)).rename({"pack_id": "place"})
-    of_plan = of_plan.filter(pl.col("place") <= given["place"].max())
-    columns = ["place", *_RECORD]
-    casts = [pl.col(name).cast(pl.Int64) for name in columns]
-    ones, others = given.select(casts), of_plan.select(casts).sort("place", "position")
-    differing = pl.concat(
-        [ones.join(others, on=columns, how="anti"), others.join(ones, on=columns, how="anti")]
-    )
-    if differing.height:
-        place = differing["place"].min()
-        raise VerificationError(
-            f"{log} has another pack at place {place!s} than a stream of these lengths gives: the"
-            " records have changed since, or are counted otherwise"
-        )

@@ -222,8 +222,12 @@ def windows_of(lengths: Lengths, options: Options, memory: int | None) -> list[W
         cuts = [*ends[options.window_shards - 1 :: options.window_shards], ends[-1]]
     elif limit is None:
         cuts = [lengths.num_samples]
-    elif ends:
-        cuts = _runs(ends, limit)
+    elif ends:  # runs of whole shards of at most `limit` samples, at least one shard each
+        cuts, first = [], 0
+        for end, after in zip(ends, [*ends[1:], None], strict=True):
+            if after is None or after - first > limit:
+                cuts.append(end)
+                first = end
     else:
         cuts = [*range(limit, lengths.num_samples, limit), lengths.num_samples]
     windows: list[WindowRange] = []
@@ -249,13 +253,3 @@ def shard_ends(lengths: Lengths) -> list[int]:
     if not ends or ends[-1] != lengths.num_samples:
         return []
     return [end for end in ends if end]
-
-
-def _runs(ends: list[int], limit: int) -> list[int]:
-    """Ends of runs of whole shards of at most `limit` samples, at least one shard each."""
-    cuts, first = [], 0
-    for end, after in zip(ends, [*ends[1:], None], strict=True):
-        if after is None or after - first > limit:
-            cuts.append(end)
-            first = end
-    return cuts

@@ -21,6 +21,7 @@ import numpy as np
 from packidx.arrays import Float64s, Int64s
 from packidx.format.terms import Schedule
 from packidx.hashing import derive_key
+from packidx.index.cost import fixed_point
 from packidx.permutation import permutation, permute
 
 SCHEDULES = get_args(Schedule)
@@ -85,10 +86,10 @@ def schedule(
     chunks = np.take_along_axis(chunks, np.argsort(total[chunks], axis=1, kind="stable"), axis=1)
     table = _draw_steps(steps, micro_steps, key)
     if steps > 1 and micro_steps > 1:
-        phases = [_fixed(cost, largest, 30) for cost in (llm, vit)]
+        phases = [fixed_point(cost, largest, 30) for cost in (llm, vit)]
         features = _features([*phases, *shares], chunks, global_batch)
         _exchange(table, features, derive_key(key, "exchange"))
-    costs = _fixed(total, largest, 30)[chunks].sum(axis=1)[table].sum(axis=1)
+    costs = fixed_point(total, largest, 30)[chunks].sum(axis=1)[table].sum(axis=1)
     table = table[_order_of_steps(costs, key)]
     return np.concatenate([chunks[table].ravel(), _sorted(total, rest, largest)])
 
@@ -102,7 +103,7 @@ def _micro_steps(llm: Float64s, vit: Float64s, packs: Int64s, chunk: int) -> Int
     packs = _sorted(vit, packs, float(vit.max()))
     # As wide in the one cost, on average, as they are long in the other.
     wide, long = (
-        _spread(_fixed(cost[packs], max(largest, float(vit.max())), 30)) for cost in (vit, llm)
+        _spread(fixed_point(cost[packs], max(largest, float(vit.max())), 30)) for cost in (vit, llm)
     )
     slabs = math.isqrt(number * wide // max(1, long))
     slabs = min(number, max(1, slabs))
@@ -120,7 +121,7 @@ def _spread(cost: Int64s) -> int:
 
 def _sorted(cost: Float64s, packs: Int64s, largest: float) -> Int64s:
     """`packs` by cost to 31 bits, equals as they stand: a radix sort, 16 bits at a time."""
-    keys = _fixed(cost[packs], largest, 31)
+    keys = fixed_point(cost[packs], largest, 31)
     for shift in (0, 16):
         digit = (keys >> shift).astype(np.uint16) if shift else keys.astype(np.uint16)
         order = np.argsort(digit, kind="stable")
@@ -154,11 +155,6 @@ def _order_of_steps(costs: Int64s, key: int) -> Int64s:
     off = costs - int(costs.sum()) // len(costs)
     off //= max(1, int(np.abs(off).max()) >> 20)  # products that 64 bits can sum
     return min(orders, key=lambda order: abs(int((off[order[1:]] * off[order[:-1]]).sum())))
-
-
-def _fixed(cost: Float64s, largest: float, bits: int) -> Int64s:
-    """Costs as integers, `largest` as 2^bits: sums of them are the same in any order."""
-    return np.asarray(cost * ((1 << bits) / largest) if largest else cost, np.int64)
 
 
 def _features(columns: list[Int64s], chunks: Int64s, global_batch: int) -> Int64s:

@@ -17,7 +17,7 @@ from PIL import Image
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.io import storage
-from packidx.recipe.recipe import PackSummary, pack_recipe, recipe_of
+from packidx.recipe import PackSummary, pack_recipe, recipe_of
 
 
 def turns(number: int, image: str | None = None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from packidx import PlanOptions, estimate_lengths
 from packidx.errors import OptionError
 from packidx.format.manifest import Layout
-from packidx.recipe.recipe import (
+from packidx.recipe import (
     Estimate,
     Recipe,
     read_recipe,

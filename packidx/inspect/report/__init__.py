@@ -1,5 +1,149 @@
-"""One page with pictures of a plan, or of lengths."""
+"""`write_report`: a plan, or lengths, as one HTML file with pictures.
 
-from packidx.inspect.report.api import write_report
+The page has no script, takes nothing from the network, and is light or dark. A chart is boxes in
+percent of their frame; names of the data are text of the page, and nothing else.
+"""
 
-__all__ = ["write_report"]
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from importlib.resources import files
+from typing import Any
+
+import jinja2
+
+from packidx.errors import OptionError
+from packidx.index.reader import Index
+from packidx.inspect.report import figures
+from packidx.inspect.sql import asked, connect
+from packidx.inspect.stats import plan_stats
+from packidx.inspect.verdict import verdict
+from packidx.io.files import write_atomic
+from packidx.words import count
+
+_PAGE = b"<!doctype html>"  # how a report begins
+_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+
+
+def write_report(
+    path: str,
+    output: str | os.PathLike[str],
+    *,
+    progress: Callable[[str], None] = lambda doing: None,
+) -> None:
+    """Write a report of an index or a lengths table: one HTML file, which needs nothing else.
+
+    Sums, bins and named extremes alone are in it, so that it is as small for a hundred million
+    samples as for a thousand. The same plan gives the same bytes.
+
+    Args:
+        path: ``INDEX``, ``INDEX@ID``, or a lengths table.
+        output: the file, which is replaced as a whole.
+        progress: told what is being done.
+
+    Raises:
+        NotFoundInIndex, SourceError: there is neither an index nor a lengths table.
+        FormatError: what is there is damaged.
+        OptionError: `output` has no folder, or is something else than a report.
+    """
+    name = os.fspath(output)
+    if not os.path.isdir(os.path.dirname(os.path.abspath(name))) or os.path.isdir(name):
+        raise OptionError(f"-o {name}: name a file in a folder that exists")
+    if os.path.lexists(name) and not _is_page(name):
+        raise OptionError(f"-o {name} is there and no report: name another file, or remove it")
+    question = asked(path, {})
+    views = question.views(" ".join(question.names))
+    with connect(views) as connection:
+        if question.index is None:
+            report = _of_lengths(path, connection)
+        else:
+            progress("adding up")
+            report = _of_index(question.index, connection, views.absent.get("lengths"))
+    progress("drawing")
+    environment = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=lambda value: _UNSEEN.sub("\ufffd", value) if type(value) is str else value,
+    )
+    environment.filters |= {"kind": _kind, "count": count}
+    page = files(__package__).joinpath("page.html").read_text()
+    write_atomic(name, environment.from_string(page).render(report).encode())
+
+
+def _is_page(path: str) -> bool:
+    """Return whether a file that is there may be replaced by a report: no device, and no data."""
+    try:
+        if not os.path.isfile(path):
+            return False
+        with open(path, "rb") as file:
+            return file.read(len(_PAGE)).lower() in (b"", _PAGE)
+    except OSError:
+        return False
+
+
+def _kind(cell: Any) -> str:
+    """The style's class of a table's cell."""
+    if not isinstance(cell, str) or cell.endswith(" %"):
+        return "number"
+    return "long" if len(cell) > 24 else ""
+
+
+def _series(connection: Any, *views: str) -> figures.Series:
+    sources = " UNION ALL ".join(f"SELECT source FROM {view}" for view in views)
+    rows = connection.execute(f"SELECT source, count(*) FROM ({sources}) GROUP BY 1").fetchall()
+    return figures.Series(sorted(rows, key=lambda row: (row[0] is None, row[0] or "")))
+
+
+def _of_lengths(path: str, connection: Any) -> dict[str, Any]:
+    """Return what the template shows of a lengths table."""
+    columns = {row[0] for row in connection.execute("DESCRIBE lengths").fetchall()}
+    status = "status IS DISTINCT FROM 'rejected'" if "status" in columns else "true"
+    number, tokens, rejected, longest = connection.execute(
+        f"SELECT count(*), coalesce(sum(length) FILTER ({status}), 0), "
+        f"count(*) FILTER (NOT ({status})), max(length) FROM lengths"
+    ).fetchone()
+    has_sources = "source" in columns
+    series = _series(connection, "lengths") if has_sources else figures.Series([(None, number)])
+    numbers = {"records": number, "tokens": tokens, "rejected": rejected}
+    numbers |= {"longest sample": longest, "sources": series.num_sources}
+    return {
+        "title": f"Lengths {path}",
+        "subtitle": "packidx report",
+        "verdict": [],
+        "numbers": {name: count(value) for name, value in numbers.items()},
+        "figures": [figures.lengths(connection, series)],
+        "notes": [],
+    }
+
+
+def _of_index(index: Index, connection: Any, absent: str | None) -> dict[str, Any]:
+    """Return what the template shows of a plan; `absent` says why there are no lengths."""
+    snapshot = index.snapshot
+    result, options = snapshot.result, snapshot.options
+    stats, series = plan_stats(index), _series(connection, "samples", "dropped")
+    return {
+        "title": f"Plan {index.path}@{index.id[:12]}",
+        "subtitle": f"packidx report of {index.path}@{index.id}, planned {snapshot.created}",
+        "verdict": [f"{said[:1].upper()}{said[1:]}." for said in verdict(index, stats)],
+        "numbers": {
+            "packs": count(result.num_packs),
+            "capacity": count(options.capacity),
+            "fill": f"{100 * result.fill:.2f} %",
+            "samples packed": count(result.num_samples),
+            "in no pack": count(result.num_dropped),
+            "over the bound": f"{result.gap_percent:.3f} %",
+        },
+        "figures": [
+            figures.tokens(index, connection),
+            figures.fill(index, connection),
+            None if absent else figures.lengths(connection, series, options.capacity),
+            figures.waiting(stats["schedule"], result.schedule),
+            figures.packs_closely(index, connection, series),
+        ],
+        "notes": [f"lengths: {absent}"] if absent else [],
+    }

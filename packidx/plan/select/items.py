@@ -166,7 +166,13 @@ def make_items(rows: LengthsRows, options: Options, rules: Rules) -> tuple[Items
     items = Items(rows, row, length, options.padded(length), copy, num_whole=len(row))
     left_over = np.flatnonzero(long)
     if len(left_over) and options.on_long == "error":
-        _complain(rows, left_over, options)
+        worst = int(left_over[np.argmax(weight[left_over])])
+        key = rows.arrow("key", np.array([worst]))[0].as_py()
+        name = f"sample {rows.sample_id[worst]}" + (f" ({key})" if key else "")
+        raise OptionError(
+            f"samples longer than {options.longest} tokens: {len(left_over)}, the longest is "
+            f"{name} with {int(weight[worst])}: raise --capacity or choose another --on-long"
+        )
     if options.on_long in ("split", "truncate"):
         of_long, copy = _copied(left_over, number)
         copies = np.zeros(len(of_long), np.int64) if copy is None else copy.astype(np.int64)
@@ -291,17 +297,6 @@ def _count_lost(items: Items, reasons: DropReasons, number: Int64s | None) -> No
         cut = np.where(packed > 0, tokens * copies - packed, 0)
         items.num_cut = int(cut.sum())
         items.num_lost += int((cut // copies).sum())
-
-
-def _complain(rows: LengthsRows, long: Int64s, options: Options) -> None:
-    weight = rows.length
-    worst = int(long[np.argmax(weight[long])])
-    key = rows.arrow("key", np.array([worst]))[0].as_py()
-    name = f"sample {rows.sample_id[worst]}" + (f" ({key})" if key else "")
-    raise OptionError(
-        f"samples longer than {options.longest} tokens: {len(long)}, the longest is "
-        f"{name} with {int(weight[worst])}: raise --capacity or choose another --on-long"
-    )
 
 
 def _dropped(rows: LengthsRows, reasons: DropReasons, options: Options) -> pa.Table:

@@ -84,7 +84,20 @@ class Mixture:
                     f"mix has shares, such as web=30%, and {text!r:.80}, which is none: give all "
                     "sources a share, or none"
                 )
-            source, weight = _parse(text.removesuffix("%"))
+            source, equals, number = text.removesuffix("%").rpartition("=")
+            if not equals or not source:
+                text = text.removesuffix("%")
+                raise OptionError(f"mix has {text!r:.80}: write source=weight, such as web=2")
+            weight = read_number(number)
+            if weight is None:
+                raise OptionError(
+                    f"mix gives source {source!r} weight {number!r:.40}, which is not a number: "
+                    "write one such as 2, 0.5 or 1/3"
+                )
+            if weight < 0:
+                raise OptionError(
+                    f"mix gives source {source!r} weight {number}: it must be 0 or more"
+                )
             if source in weights:
                 raise OptionError(f"mix names source {source!r} twice: give it one weight")
             if not is_shared:
@@ -147,21 +160,6 @@ class Mixture:
                 f"mix shares out tokens and leaves out source {missing[0]!r}: give every source a "
                 f"share ({listed}), 0% to drop it"
             )
-
-
-def _parse(text: str) -> tuple[str, Fraction]:
-    source, equals, number = text.rpartition("=")
-    if not equals or not source:
-        raise OptionError(f"mix has {text!r:.80}: write source=weight, such as web=2")
-    weight = read_number(number)
-    if weight is None:
-        raise OptionError(
-            f"mix gives source {source!r} weight {number!r:.40}, which is not a number: write one "
-            "such as 2, 0.5 or 1/3"
-        )
-    if weight < 0:
-        raise OptionError(f"mix gives source {source!r} weight {number}: it must be 0 or more")
-    return source, weight
 
 
 def _check_repeats(source: str, weight: Fraction) -> None:

@@ -62,7 +62,8 @@ def cut_into_pieces(
     has_media = rows.may_hold_media(chosen)
     fixed = chosen[has_media]
     if only_first:
-        fixed = fixed[_media_ends(rows, fixed) > longest]
+        media = rows.lists("media", fixed)
+        fixed = fixed[_media_ends(media, len(fixed)) > longest]
     is_cut = ~np.isin(row, fixed)
     pieces = _chunks(rows, row[is_cut], copy[is_cut], longest, only_first)
     first, last = pieces.token_start + 1, pieces.token_start + pieces.length
@@ -87,19 +88,18 @@ def _chunks(rows: LengthsRows, row: Int64s, copy: Int64s, longest: int, only_fir
     return Pieces(row[owner], copy[owner], piece, start, length, np.zeros_like(start), unknown)
 
 
-def _media_ends(rows: LengthsRows, numbers: Int64s) -> Int64s:
+def _media_ends(lists: pa.LargeListArray | None, number: int) -> Int64s:
     """The token behind the last medium of each of some rows, int64 [n]; beyond any sample where
     that is unknown."""
-    ends = np.full(len(numbers), np.iinfo(np.int64).max)
-    lists = rows.lists("media", numbers)
+    ends = np.full(number, np.iinfo(np.int64).max)
     if lists is None:
         return ends
     sizes = lists.value_lengths().fill_null(0).to_numpy()
-    owner, values = np.repeat(np.arange(len(numbers)), sizes), lists.flatten()  # of null, none
+    owner, values = np.repeat(np.arange(number), sizes), lists.flatten()  # of null, none
     at, tokens = (values.field(name) for name in ("at", "tokens"))
     is_stated = (at.is_valid().to_numpy(False)) & (tokens.is_valid().to_numpy(False))
     at, tokens = (column.cast(pa.int64()).fill_null(0).to_numpy() for column in (at, tokens))
-    last = np.zeros(len(numbers), np.int64)
+    last = np.zeros(number, np.int64)
     np.maximum.at(last, owner, at + tokens)
     is_known = sizes > 0
     is_known[owner[~is_stated]] = False
