@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from packidx.inspect.verify import Check
     from packidx.plan import PlanSummary
 
+__all__ = ["PackSummary", "Recipe", "pack_recipe", "read_recipe"]
+
 SAMPLED = 16
 """Samples that are encoded for real once a plan is made, unless a recipe says how many."""
 SECTIONS = ("sources", "estimate", "plan", "verify", "output")
