@@ -18,7 +18,7 @@ def blank_medium(kind: str, info: MediaInfo, *, noise: bool = False) -> Media:
     if kind == "audio":
         return Media(kind, BlankSound(info, noise=noise))
     if kind == "video":
-        return Media(kind, BlankVideo(info, noise=noise), frame_indices=info.frame_indices)
+        return Media(kind, BlankVideo(info, noise=noise))
     shape = info.height, info.width, 3
     return Media(kind, Image.fromarray(_noise(shape) if noise else np.zeros(shape, np.uint8)))
 

@@ -133,7 +133,7 @@ class ProcessorEncoder:
         """Return what the fingerprint is of, by name: ``{"images.max_pixels": 602112}``."""
         return self.files.settings
 
-    def count(self, record: Mapping[str, Any]) -> int:
+    def count(self, record: Mapping[str, Any] | Conversation) -> int:
         """Return the length of the sample that `record` becomes.
 
         Pixels are decoded only where samples are built whole, by a processor of no family.
@@ -155,15 +155,21 @@ class ProcessorEncoder:
         """Whether `PackedDataset` gives it the memory of its pack: not one that does more."""
         return type(self).__call__ is ProcessorEncoder.__call__
 
+    @property
+    def takes_conversations(self) -> bool:
+        """True if the reader gives it records as it has read them: not to one that does more."""
+        return self.takes_allocate and type(self).count is ProcessorEncoder.count
+
     def __call__(
         self,
-        record: Mapping[str, Any],
+        record: Mapping[str, Any] | Conversation,
         allocate: Allocate | None = None,
     ) -> dict[str, torch.Tensor]:
         """One sample's tensors.
 
         Args:
-            record: a raw record of any dialect, media opened (`records.read.opened_record`).
+            record: a raw record of any dialect, media opened, or one that is read
+                (`records.read.encoder_input`).
             allocate: gives the tensor that patches of images are written into.
 
         Returns:
@@ -211,9 +217,11 @@ class ProcessorEncoder:
             sample["position_ids"] = video_positions(sample, files, vision, self.tokens_per_second)
         return sample
 
-    def _read(self, record: Mapping[str, Any]) -> tuple[Conversation, list[MediaInfo]]:
+    def _read(
+        self, record: Mapping[str, Any] | Conversation
+    ) -> tuple[Conversation, list[MediaInfo]]:
         """Return a record's conversation, its media as their options ask for, and their sizes."""
-        conversation = parse(record)
+        conversation = record if isinstance(record, Conversation) else parse(record)
         refuse_unsupported(conversation, self.files)
         conversation = as_requested(conversation, self.files)
         return conversation, [info_of(medium) for medium in conversation.media]

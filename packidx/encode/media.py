@@ -77,11 +77,12 @@ def as_requested(conversation: Conversation, files: ProcessorFiles) -> Conversat
         if asked is None or asked == info:
             return medium
         if medium.kind != "image":
-            return replace(medium, frame_indices=asked.frame_indices, requests=None)
+            stated = {**medium.stated, "frame_indices": asked.frame_indices}
+            return replace(medium, stated=stated, requests={})
         image, size = opened_image(medium), (asked.width, asked.height)
         with broken_images():
             image = image.convert("RGB").resize(size, Image.Resampling.BICUBIC)
-        return Media("image", image, asked.height, asked.width, medium.tokens)
+        return Media("image", image)
 
     return map_media(conversation, changed)
 

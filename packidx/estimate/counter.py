@@ -331,10 +331,10 @@ def _look(item: ExaminedRecord, root: MediaRoot, *, is_sized: bool) -> None:
     """
     talk, infos = item.conversation, list[MediaInfo | None]()
     for medium in () if talk is None else talk.media:
-        if is_sized or (medium.kind == "image" and medium.tokens is None):
+        if is_sized or (medium.kind == "image" and "n_tokens" not in medium.stated):
             infos.append(media_info(medium, root))
         else:
-            is_stated = medium.tokens is not None or None not in (medium.height, medium.width)
+            is_stated = not {"n_tokens", "height"}.isdisjoint(medium.stated)
             check_reference(medium, root, exists=not is_stated)
             infos.append(None)
     item.infos = tuple(infos)

@@ -40,7 +40,7 @@ from packidx.io.output_folder import Kind, replacing
 from packidx.io.ranges import Extent
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.records.containers.registry import container
-from packidx.records.conversation import Media, message_of, stated_of, to_record
+from packidx.records.conversation import Media, to_record
 from packidx.records.fetch import Fetcher, check_key
 from packidx.records.read import ReadRecord, RecordReader
 from packidx.records.sources.folders import ENERGON as FOLDER
@@ -378,13 +378,10 @@ def record_in_words(
             media.append(ref.name)
     ident = None if record.raw is None else record.raw.columns.get("id")
     said = {} if ident in (None, key) else {"id": ident}
-    words = to_record(conversation, lambda turn: message_of(turn, _placeholder))
+    words = to_record(conversation, _placeholder)
     return {"key": key, "json": {**said, **words}, "media": media}
 
 
 def _placeholder(medium: Media) -> dict[str, Any]:
-    stated = stated_of(medium)
-    if isinstance(medium.ref, list):
-        stated = {"frames": len(medium.ref)} | stated
-        stated.pop("num_frames", None)
-    return {"type": medium.kind} | stated
+    frames = {"frames": len(medium.ref)} if isinstance(medium.ref, list) else {}
+    return {"type": medium.kind, **frames, **medium.stated, **medium.requests}

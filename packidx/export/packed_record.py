@@ -25,8 +25,6 @@ from packidx.records.conversation import (
     Media,
     MediaInfo,
     Turn,
-    message_of,
-    stated_of,
     to_record,
 )
 from packidx.records.fetch import Fetcher
@@ -159,8 +157,9 @@ def _check_media(
         if all(planned[number]):  # whatever its record states of its size
             content = [collector.files[ref][1] for ref in refs_of(medium)]
             ref = content if isinstance(medium.ref, list | tuple) else content[0]
-            own = replace(medium, ref=ref, height=None, width=None)
-            infos[number] = media_info(own, MediaRoot(""))
+            facts = medium.stated.items()
+            own = {name: fact for name, fact in facts if name not in ("height", "width")}
+            infos[number] = media_info(replace(medium, ref=ref, stated=own), MediaRoot(""))
     counted = counter.count_media([talk], [infos])
     for number, (grid, info) in enumerate(zip(planned, infos, strict=True)):
         here = counted.grid[number].tolist()
@@ -232,12 +231,10 @@ def messages_of(conversation: Conversation, names: Names) -> dict[str, Any]:
     left = iter(names)
 
     def named(medium: Media) -> dict[str, Any]:
-        return {"type": medium.kind, medium.kind: next(left), **stated_of(medium)}
+        own = {"type": medium.kind, medium.kind: next(left)}
+        return own | medium.stated | medium.requests
 
-    def message(turn: Turn) -> dict[str, Any]:
-        return message_of(replace(turn, extra=_extra(turn)), named)
-
-    return to_record(conversation, message)
+    return to_record(conversation, named)
 
 
 def _said(turn: Turn) -> list[str]:
@@ -246,11 +243,3 @@ def _said(turn: Turn) -> list[str]:
     # What is not JSON has no words either: who writes the record's messages refuses it.
     called = orjson.dumps(calls, default=str).decode() if calls else None
     return [words for words in (text, called) if words] or [""]
-
-
-def _extra(turn: Turn) -> dict[str, Any]:
-    """A turn's other keys; null says nothing but of content, and columns of a table have it in all
-    rows."""
-    return {
-        key: value for key, value in turn.extra.items() if value is not None or key == "content"
-    }

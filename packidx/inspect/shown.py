@@ -22,7 +22,7 @@ from packidx.io.cache import local_copy
 from packidx.records.fetch import Fetcher
 from packidx.user_code import Transform
 
-Encode = Callable[[dict[str, Any]], Mapping[str, Any]]
+Encode = Callable[[Any], Mapping[str, Any]]
 _IGNORED = -100
 _FOLDED = 4
 """Equal special tokens in a row, from which on their number is shown."""
@@ -72,7 +72,7 @@ def shown_samples(
         PackidxError: nothing can be encoded.
     """
     manifest = load(urls.join(path, KIND.manifest), LengthsManifest, "estimate again")
-    fetcher = Fetcher(_Records(path, manifest), transform)
+    fetcher = Fetcher(_Records(path, manifest), transform, encode)
     return [
         {
             **{name: getattr(sample, name) for name in ("sample_id", "source", "key")},

@@ -251,7 +251,7 @@ def check_fingerprint(index: Index, encoder: Any) -> Check:
 
 def check_samples(
     index: Index,
-    encoder: Callable[[Mapping[str, Any]], Any],
+    encoder: Callable[[Any], Any],
     transform: Transform | None,
     wanted: int,
     seed: int,
@@ -264,7 +264,7 @@ def check_samples(
         MissingExtraError: what encoding them needs is not installed, which says nothing of them.
     """
     longest = index.snapshot.options.longest
-    fetcher = Fetcher(index, transform)
+    fetcher = Fetcher(index, transform, encoder)
     if hasattr(encoder, "build_kinds"):
         encoder.build_kinds(built_kinds(index.snapshot.lengths.encoder))
     numbers = Counter[str]()

@@ -52,8 +52,8 @@ class MediaColumns:
         offsets = np.cumsum([0, *(len(c.media) for c in conversations)], dtype=np.int64)
         grid = np.full((num, 3), UNKNOWN, np.int64)
         kind, tokens, patches, cost, at, method = np.full((6, num), UNKNOWN, np.int64)
-        tokens[:] = [TOKENS_PER_MEDIUM if m.tokens is None else m.tokens for m in listed]
-        method[:] = [HEURISTIC if m.tokens is None else PRECOMPUTED for m in listed]
+        tokens[:] = [m.stated.get("n_tokens", TOKENS_PER_MEDIUM) for m in listed]
+        method[:] = [PRECOMPUTED if "n_tokens" in m.stated else HEURISTIC for m in listed]
         kind[:] = [KINDS.index(m.kind) for m in listed]
         return cls(offsets, kind, tokens, grid, patches, cost, at, method, [None] * num)
 

@@ -40,7 +40,7 @@ def requested(medium: Media, info: MediaInfo | None, files: ProcessorFiles) -> M
     unequal = _unequal(medium, info, files)
     if not unequal:
         return info
-    vision, asked = files.vision, medium.requests or {}
+    vision, asked = files.vision, medium.requests
     if info is not None and isinstance(vision, FamilyMedia):
         if medium.kind == "image" and vision.limits is not None and _SIZES.issuperset(unequal):
             sides = _sides(info, asked, vision.limits)
@@ -68,7 +68,7 @@ def _setting(kind: str, option: str) -> str:
 def _unequal(medium: Media, info: MediaInfo | None, files: ProcessorFiles) -> dict[str, Any]:
     """Return the options of a medium that do not say what the processor's settings say, too."""
     settings, unequal = files.settings, {}
-    for option, value in (medium.requests or {}).items():
+    for option, value in medium.requests.items():
         if option in OF_FRAMES and info is not None and info.extracted:
             continue
         is_off = option in _SAMPLING and not settings.get("videos.do_sample_frames")

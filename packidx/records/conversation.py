@@ -25,24 +25,11 @@ class Media:
     """``'image'``, ``'video'`` or ``'audio'``."""
     ref: Any = None
     """What it was given as: path or URL, bytes, an opened PIL image, or None."""
-    height: int | None = None
-    """Stated height in pixels, after orientation."""
-    width: int | None = None
-    """Stated width in pixels, after orientation."""
-    tokens: int | None = None
-    """Stated number of tokens it expands to."""
-    num_frames: int | None = None
-    """Stated number of a video's frames."""
-    fps: float | None = None
-    """Stated frames per second of a video, or of the frames extracted from it."""
-    frame_indices: tuple[int, ...] | None = None
-    """The frames of a video that are used, as numbers in its file; None leaves it to the processor.
-    """
-    num_samples: int | None = None
-    """Stated number of a sound's samples per channel."""
-    sampling_rate: int | None = None
-    """Stated samples of a sound per second."""
-    requests: dict[str, Any] | None = None
+    stated: dict[str, Any] = field(default_factory=dict)
+    """Facts that the record states of its file: ``height`` and ``width`` in pixels, after
+    orientation, ``n_tokens``; ``num_frames``, ``fps`` and the numbers ``frame_indices`` of the
+    frames that are used; ``num_samples`` and ``sampling_rate``."""
+    requests: dict[str, Any] = field(default_factory=dict)
     """Options that ask for another medium than the file: ``{"max_pixels": 602112}``."""
 
 
@@ -50,9 +37,9 @@ class Media:
 class MediaInfo:
     """What is known of a medium without decoding it."""
 
-    height: int
+    height: int = 0
     """Pixels, after orientation; 0 of a sound."""
-    width: int
+    width: int = 0
     """Pixels, after orientation; 0 of a sound."""
     num_frames: int = 1
     """Frames of a video: its header's claim, or how many were extracted."""
@@ -137,89 +124,38 @@ def map_media(conversation: Conversation, change: Callable[[Media], Media]) -> C
     return replace(conversation, turns=tuple(turns))
 
 
-def to_messages(conversation: Conversation) -> list[dict[str, Any]]:
+def to_messages(
+    conversation: Conversation,
+    part: Callable[[Media], dict[str, Any]] = lambda medium: {"type": medium.kind},
+) -> list[dict[str, Any]]:
     """The conversation as Hugging Face messages, ready for a chat template.
 
     Content that is a string in the record stays one, unless placeholders for media split it; any
-    other is a list of ``{"type": "text", "text": …}``, ``{"type": "image"}``,
-    ``{"type": "video"}`` and ``{"type": "audio"}`` parts.
+    other is a list of ``{"type": "text", "text": …}`` and, for each medium, a `part`.
     """
-    return [
-        {"role": turn.role, "content": content_of(turn, lambda m: {"type": m.kind}), **turn.extra}
-        for turn in conversation.turns
-    ]
-
-
-def content_of(
-    turn: Turn, placeholder: Callable[[Media], dict[str, Any]]
-) -> str | list[dict[str, Any]]:
-    """Return what a turn says as a message has it, `placeholder` in the place of each medium."""
-    if turn.is_string:
-        return next((part for part in turn.parts if isinstance(part, str)), "")
-    return [
-        {"type": "text", "text": part} if isinstance(part, str) else placeholder(part)
-        for part in turn.parts
-    ]
-
-
-_FACTS = {
-    **{name: name for name in ("height", "width", "num_frames", "fps", "frame_indices")},
-    **{name: name for name in ("num_samples", "sampling_rate")},
-    "n_tokens": "tokens",
-}
-
-
-def _facts_of(medium: Media) -> dict[str, Any]:
-    """Return what a record states of a medium's file, by the names that records have for it."""
-    stated = {name: getattr(medium, field) for name, field in _FACTS.items()}
-    return {name: value for name, value in stated.items() if value is not None}
-
-
-def stated_of(medium: Media) -> dict[str, Any]:
-    """Return a record's facts and requests of a medium, by their names in messages."""
-    return _facts_of(medium) | (medium.requests or {})
-
-
-def message_of(turn: Turn, placeholder: Callable[[Media], dict[str, Any]]) -> dict[str, Any]:
-    """Return a turn as a message of a record, ``train`` included if the record says it."""
-    message = {"role": turn.role, "content": content_of(turn, placeholder), **turn.extra}
-    return message if turn.train is None else {**message, "train": turn.train}
+    messages = []
+    for turn in conversation.turns:
+        content: Any = [
+            {"type": "text", "text": each} if isinstance(each, str) else part(each)
+            for each in turn.parts
+        ]
+        if turn.is_string:
+            content = next((each for each in turn.parts if isinstance(each, str)), "")
+        messages.append({"role": turn.role, "content": content, **turn.extra})
+    return messages
 
 
 def to_record(
-    conversation: Conversation, message: Callable[[Turn], dict[str, Any]]
+    conversation: Conversation, part: Callable[[Media], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return a record of tokens, or of OpenAI's dialect with a `message` of each turn."""
+    """Return a record of tokens, or of OpenAI's dialect with a `part` for each medium."""
     if conversation.input_ids is not None:
         labels = conversation.labels
         tokens = {"input_ids": list(conversation.input_ids)}
         return tokens if labels is None else {**tokens, "labels": list(labels)}
-    messages: dict[str, Any] = {"messages": [message(turn) for turn in conversation.turns]}
-    if conversation.is_document:
-        messages["messages"][0]["role"] = "document"
-    return messages if conversation.tools is None else {**messages, "tools": conversation.tools}
-
-
-def record_of(conversation: Conversation) -> dict[str, Any]:
-    """Return a conversation as a record that is read as the same conversation.
-
-    A medium stands in its place, ``{"type": "image", "image": …}``, with the options that ask for
-    another one than its file, and again in ``images``, ``videos`` or ``audios``, in order. Facts
-    about files are in ``mm_inputs_meta``.
-    """
-    record = to_record(conversation, lambda turn: message_of(turn, part_of))
-    if conversation.text_tokens is not None:
-        record["_text_tokens"] = conversation.text_tokens
-    meta: dict[str, list[Any]] = {}
-    for medium in conversation.media:
-        record.setdefault(f"{medium.kind}s", []).append(medium.ref)
-        is_opened = hasattr(medium.ref, "getexif")  # facts that follow from it are left out
-        known = ("height", "width") if is_opened else ("num_frames",) * isinstance(medium.ref, list)
-        facts = {name: fact for name, fact in _facts_of(medium).items() if name not in known}
-        meta.setdefault(f"{medium.kind}s_meta", []).append(facts)
-    return {**record, "mm_inputs_meta": meta} if any(map(any, meta.values())) else record
-
-
-def part_of(medium: Media) -> dict[str, Any]:
-    """Return a medium as a content part."""
-    return {"type": medium.kind, medium.kind: medium.ref, **(medium.requests or {})}
+    messages = to_messages(conversation, part)
+    for message, turn in zip(messages, conversation.turns, strict=True):
+        message |= {} if turn.train is None else {"train": turn.train}
+        message |= {"role": "document"} if conversation.is_document else {}
+    tools = conversation.tools
+    return {"messages": messages} if tools is None else {"messages": messages, "tools": tools}

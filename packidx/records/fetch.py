@@ -11,9 +11,10 @@ from packidx.format.schema import PlannedSample
 from packidx.io import cache, urls
 from packidx.records.containers.base import Locator
 from packidx.records.containers.registry import container
+from packidx.records.conversation import Conversation
 from packidx.records.media.opener import MediaOpener
 from packidx.records.media.paths import MediaRoot, is_inside
-from packidx.records.read import ReadRecord, RecordReader, opened_record
+from packidx.records.read import ReadRecord, RecordReader, encoder_input
 
 if TYPE_CHECKING:
     from packidx.format.index import IndexManifest
@@ -46,20 +47,26 @@ class Fetcher:
     Args:
         index: locates the records.
         transform: what they are before they are laid out; None reads them as they are.
+        encode: what `read` is for; ours takes conversations.
         is_strict: True to refuse records of no dialect, with leftovers, or with a placeholder and
             no medium, where nothing has counted them before.
     """
 
     def __init__(
-        self, index: Snapshot, transform: Transform | None = None, *, is_strict: bool = False
+        self,
+        index: Snapshot,
+        transform: Transform | None = None,
+        encode: Any = None,
+        *,
+        is_strict: bool = False,
     ) -> None:
-        self.index = index
+        self.index, self._encode = index, encode
         self._transform, self._is_strict = transform, is_strict
         self._sources = {source.name: source for source in index.snapshot.sources}
         self._checked: set[int] = set()  # shards of the planned size
 
-    def read(self, sample: PlannedSample, epoch: int = 0) -> dict[str, Any]:
-        """Return the record of `sample` for an encoder, its media opened (`opened_record`).
+    def read(self, sample: PlannedSample, epoch: int = 0) -> Conversation | dict[str, Any]:
+        """Return the record of `sample` for its encoder, media opened (`encoder_input`).
 
         Args:
             sample: as planned.
@@ -73,7 +80,7 @@ class Fetcher:
         record, root = self.record(sample, epoch)
         if self._is_strict and record.error is not None:
             raise record.error
-        return opened_record(record, MediaOpener(root, self.index.resolve))
+        return encoder_input(record, MediaOpener(root, self.index.resolve), self._encode)
 
     def waits(self, sample: PlannedSample) -> bool:
         """Return whether a sample's record or media are ranges or objects of a store."""

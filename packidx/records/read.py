@@ -30,7 +30,7 @@ from packidx.io.ranges import Extent
 from packidx.records.containers.base import Locator, Record
 from packidx.records.containers.registry import DEFAULT as JSONL
 from packidx.records.containers.registry import container
-from packidx.records.conversation import Conversation, record_of
+from packidx.records.conversation import Conversation, Media, to_record
 from packidx.records.dialects.documents import read_mmc4, read_obelics, read_text, read_tokens
 from packidx.records.dialects.messages import read_messages
 from packidx.records.dialects.preference import BESIDE, refuse_preferences, take_side
@@ -295,8 +295,10 @@ def opened_record(record: ReadRecord, opener: MediaOpener) -> dict[str, Any]:
     """Return a record for an encoder, its media opened.
 
     Whatever its dialect is, it has OpenAI-style ``messages`` (``{"type": "image", "image": …}`` in
-    place of each image, and all of them in ``images``) or ``input_ids``. Its own columns are there,
-    too. Of a record of no dialect they are all there is, its lists of media opened.
+    place of each image, with the options that ask for another one than its file) or ``input_ids``,
+    and all media in order in ``images`` (or ``image``, where the record has that), ``videos`` and
+    ``audios``. Its own columns are there, too. Of a record of no dialect they are all there is, its
+    lists of media opened.
 
     Raises:
         BadRecord: it could not be decoded, or a medium cannot be opened.
@@ -304,13 +306,38 @@ def opened_record(record: ReadRecord, opener: MediaOpener) -> dict[str, Any]:
     raw = record.raw
     if raw is None:
         raise record.error or BadRecord("bad_record", "the record has no columns")
+    written: dict[str, Any] = {}
     if record.conversation is None:
-        return {**raw.columns, **opener.lists(raw)}
-    written = record_of(opener.open(record.conversation))
-    for listed, single in LIST_KEYS.values():
-        media = written.pop(listed, [])
-        key = single if raw.columns.get(single) else listed
-        if media or key in raw.columns:
+        listed = ((kind, entry) for kind, entries in raw.listed.items() for entry in entries)
+        media = tuple(opener.medium(raw.medium(kind, entry)) for kind, entry in listed)
+    else:
+        conversation = opener.open(record.conversation)
+        written, media = to_record(conversation, _part_of), conversation.media
+    for kind, (several, single) in LIST_KEYS.items():
+        refs = [medium.ref for medium in media if medium.kind == kind]
+        key = single if raw.columns.get(single) else several
+        if refs or key in raw.columns:
             is_one = key == single and not isinstance(raw.columns[key], list)
-            written[key] = media[0] if is_one and media else media
+            written[key] = refs[0] if is_one and refs else refs
     return {**raw.columns, **written}
+
+
+def _part_of(medium: Media) -> dict[str, Any]:
+    """Return an opened medium as a content part. A video knows its facts; its frames do not."""
+    facts = medium.stated if isinstance(medium.ref, list) else {}
+    return {"type": medium.kind, medium.kind: medium.ref, **facts, **medium.requests}
+
+
+def encoder_input(
+    record: ReadRecord, opener: MediaOpener, encode: Any
+) -> Conversation | dict[str, Any]:
+    """Return a record for an encoder, its media opened: the conversation, where it takes that.
+
+    Raises:
+        BadRecord: as `opened_record`.
+    """
+    if getattr(encode, "takes_conversations", False) and record.raw is not None:
+        if record.conversation is None:
+            raise record.error or BadRecord("bad_record", "no conversation")
+        return opener.open(record.conversation)
+    return opened_record(record, opener)

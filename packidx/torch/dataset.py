@@ -44,7 +44,7 @@ from packidx.words import number_of
 _log = logging.getLogger("packidx.torch")
 
 Encode = Callable[..., Mapping[str, Any]]
-"""A record (`records.read.opened_record`) -> one sample's tensors; given a `PackBuffer`, too, if it
+"""A record (`records.read.encoder_input`) -> one sample's tensors; given a `PackBuffer`, too, if it
 ``takes_allocate``."""
 
 
@@ -129,7 +129,7 @@ class PackedDataset(Dataset[Pack]):
         self._on_mismatch, self._on_bad = on_mismatch, on_bad
         self._room = _room_of(snapshot) if on_mismatch == "fit" else None
         checked = planned_transform(snapshot.lengths.transform, transform, where)
-        self._fetcher = Fetcher(self.index, checked)
+        self._fetcher = Fetcher(self.index, checked, encode)
         self._dummy_image = dummy_image
         if dummy_image and not self._options.reserve:
             _ = self._dummy_sample  # says how much the plan must reserve
@@ -376,7 +376,7 @@ def _prefetched(fetcher: Fetcher, samples: Sequence[PlannedSample], epoch: int) 
     if len(waiting) < 2:
         return {}
 
-    def attempt(number: int) -> dict[str, Any] | None:
+    def attempt(number: int) -> Any:
         try:
             return fetcher.read(samples[number], epoch)
         except Exception:

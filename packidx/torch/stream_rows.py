@@ -109,7 +109,7 @@ class StreamIndex(Index):
             **stated,
         )
         # As `estimate` does: an encoder of the user's own may read columns that ours does not.
-        self._fetcher = Fetcher(self, is_strict=hasattr(encode, "fingerprint_parts"))
+        self._fetcher = Fetcher(self, None, encode, is_strict=hasattr(encode, "fingerprint_parts"))
         coming = self._copies if self.lengths is None else self._copies[self.lengths > 0]
         if not coming.any():
             raise SourceError(f"{self.path} holds no record that can be packed")

@@ -54,7 +54,7 @@ def clip(rng: random.Random, frames: Sequence[int]) -> Media:
     """A video as an array of frames."""
     shape = rng.choice(frames), rng.randrange(16, 90), rng.randrange(16, 90), 3
     array = np.full(shape, rng.randrange(256), np.uint8)
-    return Media("video", array, fps=rng.choice([2.0, 10.0, 24.0, 29.97, 30000 / 1001]))
+    return Media("video", array, {"fps": rng.choice([2.0, 10.0, 24.0, 29.97, 30000 / 1001])})
 
 
 def conversation(
@@ -92,7 +92,7 @@ def info_of(medium: Media) -> MediaInfo:
     if medium.kind == "image":
         return MediaInfo(medium.ref.height, medium.ref.width)
     num, height, width = medium.ref.shape[:3]
-    return MediaInfo(height, width, num_frames=num, fps=medium.fps)
+    return MediaInfo(height, width, num_frames=num, fps=medium.stated.get("fps"))
 
 
 def messages_of(talk: Conversation, lists: bool = False) -> list[dict[str, Any]]:
@@ -132,12 +132,12 @@ def run_processor(processor: Any, talk: Conversation, lists: bool = False, **opt
     metadata = [
         {
             "total_num_frames": len(video.ref),
-            "fps": video.fps,
-            "duration": len(video.ref) / video.fps,
+            "fps": video.stated["fps"],
+            "duration": len(video.ref) / video.stated["fps"],
             "frames_indices": list(range(len(video.ref))),
         }
         for video in videos
-        if video.fps is not None
+        if "fps" in video.stated
     ]
     options |= {"video_metadata": metadata} if metadata else {}
     given = processor_options(processor, **options) if videos else {}
@@ -210,7 +210,7 @@ def encoder_differences(
         messages = messages_of(talk)
         for part in (part for one in messages for part in one["content"]):
             if isinstance(part, dict) and part["type"] == "video":
-                part["fps"] = next(one.fps for one in talk.media if one.kind == "video")
+                part["fps"] = next(one.stated["fps"] for one in talk.media if one.kind == "video")
                 part["video"] = [Image.fromarray(frame) for frame in part["video"]]
         found = encoder({"messages": messages})
         same = found["input_ids"].equal(real["input_ids"][0])

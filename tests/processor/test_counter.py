@@ -57,8 +57,8 @@ def test_a_batch_is_its_samples(processors: Path) -> None:
 def test_unknown_sizes_weaken_the_method(processors: Path) -> None:
     counter = ConversationCounter(load_processor(processors / "qwen3-vl"))
     exact = count(counter, chat("x", IMAGE), (320, 320))
-    stated = count(counter, chat("x", Media("image", tokens=77)), None)
-    guessed = count(counter, chat("x", Media("image", tokens=77), IMAGE), None, None)
+    stated = count(counter, chat("x", Media("image", stated={"n_tokens": 77})), None)
+    guessed = count(counter, chat("x", Media("image", stated={"n_tokens": 77}), IMAGE), None, None)
     video = count(counter, chat("x", VIDEO), None)
     assert is_row(exact) and is_row(stated) and is_row(guessed) and is_row(video)
     assert (stated.method, stated.image_tokens) == ("precomputed", 77)
@@ -76,7 +76,7 @@ def test_unknown_sizes_weaken_the_method(processors: Path) -> None:
         (chat("12345678", IMAGE, answer="9"), (None,), ("heuristic", 3, 503, None)),
         (chat("12345678", text_tokens=40), (), ("precomputed", 40, 40, 0)),
         (
-            chat("1", Media("image", tokens=9), text_tokens=40),
+            chat("1", Media("image", stated={"n_tokens": 9}), text_tokens=40),
             ((8, 8),),
             ("precomputed", 40, 49, None),
         ),
@@ -90,7 +90,7 @@ def test_without_a_processor(talk: Conversation, sizes: Any, expected: tuple[Any
     assert (row.method, row.text_tokens, row.length, row.vision_patches) == expected
 
 
-@pytest.mark.parametrize("image", [IMAGE, Media("image", tokens=9)])
+@pytest.mark.parametrize("image", [IMAGE, Media("image", stated={"n_tokens": 9})])
 def test_a_tokenizer_alone_takes_no_media(processors: Path, tmp_path: Path, image: Media) -> None:
     """Also where its tokens are stated: the text around it cannot be built."""
     for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):

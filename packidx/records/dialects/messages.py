@@ -83,7 +83,7 @@ _NEVER_LEFT_OUT = frozenset((*_ROLE_KEYS, *_CONTENT_KEYS, "name", "id", "tool_ca
 _END = re.compile(
     r"(?:(?:video|clip)_)?(?:start|end|begin)(?:[_ ]?(?:time(?:stamp)?|s(?:ec\w*)?))?"
 )
-_WHOLE_VIDEO = "video", None, False
+_WHOLE = [("video", False, False)]
 _TIME = re.compile(r"(?=.*[1-9])\d+(?::\d+){0,2}(?:[.,]\d+)?s?")
 
 
@@ -332,7 +332,7 @@ def _usual_flag(name: str) -> bool | str | None:
 def _refuse_cut(record: Mapping[str, Any], turns: Sequence[Turn]) -> None:
     """Raise a BadRecord if a record asks for a part of its one video."""
     media = [part for turn in turns for part in turn.parts if isinstance(part, Media)]
-    if [(m.kind, m.frame_indices, isinstance(m.ref, list)) for m in media] != [_WHOLE_VIDEO]:
+    if [(m.kind, "frame_indices" in m.stated, isinstance(m.ref, list)) for m in media] != _WHOLE:
         return
     times = {name: value for name, value in record.items() if _END.fullmatch(name)}
     cuts = {name: value for name, value in times.items() if _TIME.fullmatch(str(value).strip())}

@@ -17,7 +17,7 @@ Example: in ``{"text": "<image> A cat. <image>", "images": ["a.png", "b.png"]}``
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -126,7 +126,7 @@ class RawRecord:
         self._named: set[str] = set()  # members that the record names
         self._given: set[str] = set()  # and those that placeholders stand for
         self._is_inferred = False
-        self._in_parts: list[Any] = []
+        self._in_parts: dict[str, list[Any]] = {}  # media that content parts name
         self._used: dict[str, int] = {}  # entries of lists, by placeholders
 
     @cached_property
@@ -257,7 +257,7 @@ class RawRecord:
         medium = self.medium(kind, part)
         if medium.ref is None:
             return self.next(kind)
-        self._in_parts.append(medium.ref)
+        self._in_parts.setdefault(kind, []).append(medium.ref)
         return medium
 
     def medium(self, kind: str, entry: Any) -> Media:
@@ -334,7 +334,7 @@ class RawRecord:
         for kind in {**self.listed, **self._used}:
             held: list[Any] = self.listed.get(kind, [])
             used, listed = self._used.get(kind, 0), len(held)
-            if not used and _are_same(held, self._in_parts):
+            if not used and held == self._in_parts.get(kind, []):  # as encoders get it
                 continue
             if used > listed or (used < listed and not self._is_inferred):
                 text = f"{used} placeholder(s) for {kind}s but {listed} {kind}(s) in the record"
@@ -360,13 +360,6 @@ class RawRecord:
             names = ",".join(sorted(name[self._start :] for name in left))
             text = f"no text and no column of the record names {names}, files of its sample"
             raise BadRecord(UNUSED, f"{text}: name them, or --ignore {names} leaves them out")
-
-
-def _are_same(entries: Sequence[Any], refs: Sequence[Any]) -> bool:
-    """Return True if each entry is an opened medium that a content part holds, too."""
-    own = {id(item) for ref in refs for item in (ref if isinstance(ref, list) else [ref])}
-    items = [item for entry in entries for item in (entry if isinstance(entry, list) else [entry])]
-    return all(id(item) in own and not isinstance(item, str | bytes) for item in items)
 
 
 def _is_opaque(value: Any) -> bool:

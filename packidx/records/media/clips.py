@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
@@ -29,7 +29,7 @@ from packidx.errors import BadRecord, MissingExtraError, PackidxError
 from packidx.io import cache, urls
 from packidx.io.files import refuse_open_files
 from packidx.io.ranges import Extent
-from packidx.records.conversation import Media, MediaInfo
+from packidx.records.conversation import MediaInfo
 from packidx.records.media.images import (
     MAX_PIXELS,
     Source,
@@ -49,6 +49,13 @@ _FORMATS = (
     *("wav", "w64", "flac", "mp3", "aac", "aiff", "au", "caf", "amr"),
 )
 _PIECE = 1 << 16
+
+SHOWN = {
+    "image": frozenset(("height", "width")),
+    "video": frozenset(("height", "width", "num_frames", "fps")),
+    "audio": frozenset(("num_samples", "sampling_rate")),
+}
+"""Stated facts that say all that a header says, by kind."""
 
 Frames = tuple[Any, ...]
 Samples = NDArray[np.float32]
@@ -105,17 +112,19 @@ class Video:
         else:
             self.source, name = tuple(source), "a video"
         self.label = label or name
+        self.stated: Mapping[str, Any] = {}
+        """Facts that a record states of it (`Media.stated`)."""
 
     @functools.cached_property
     def info(self) -> MediaInfo:
-        """What the header, or the headers of all frames, say.
+        """What the header, or the headers of all frames, say, and what is `stated`.
 
         Raises:
-            BadRecord, MissingExtraError: as `video_info` and `frames_info`.
+            BadRecord, MissingExtraError: as `video_info`, `frames_info` and `with_stated`.
         """
         if isinstance(self.source, tuple):
-            return frames_info(self.source)
-        return video_info(self.source, label=self.label)
+            return with_stated(frames_info(self.source), self.stated)
+        return with_stated(video_info(self.source, label=self.label), self.stated)
 
     def frames(self, indices: ArrayLike) -> NDArray[np.uint8]:
         """Frames as RGB pixels.
@@ -168,23 +177,24 @@ class Video:
             raise BadRecord("broken_media", f"{text}: write it anew")
 
 
-def with_stated(info: MediaInfo, media: Media) -> MediaInfo:
+def with_stated(
+    info: MediaInfo, stated: Mapping[str, Any], requests: Mapping[str, Any] | None = None
+) -> MediaInfo:
     """What is known of a video, with what its record states in place of what its headers say.
 
     Raises:
         BadRecord: ``bad_media``: the record asks for a frame that is not there.
             ``unsupported_media_option``: the file's header says otherwise.
     """
-    stated = {"height": media.height, "width": media.width, "fps": media.fps}
-    if not info.extracted:
-        stated["num_frames"] = media.num_frames
-    elif media.fps is None and media.requests:  # of a folder of frames
-        stated["fps"] = rate_of(media.requests, "bad_media")
-    known: dict[str, Any] = {k: fact for k, fact in stated.items() if fact is not None}
-    found, info = info, replace(info, frame_indices=media.frame_indices, **known)
-    for name in known if not info.extracted and len(known) < len(stated) else ():
-        if name != "fps" and known[name] != (value := getattr(found, name)):
-            raise unsupported_option("video", name, known[name], f"has {value}")
+    own = ("height", "width", "fps", "frame_indices") + ("num_frames",) * (not info.extracted)
+    known = {name: stated[name] for name in own if name in stated}
+    if info.extracted and (rate := rate_of(requests or {}, "bad_media")) is not None:
+        known.setdefault("fps", rate)  # of a folder of frames
+    if not info.extracted and not SHOWN["video"] <= known.keys():
+        for name in ("height", "width", "num_frames"):
+            if known.get(name, value := getattr(info, name)) != value:
+                raise unsupported_option("video", name, known[name], f"has {value}")
+    info = replace(info, **known)
     num, indices = info.num_frames, info.frame_indices or ()
     if info.extracted and indices and len(indices) != num:
         text = f"frame_indices names {len(indices)} frames, the video has {num}"

@@ -7,14 +7,15 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from packidx.errors import BadRecord
 from packidx.io import storage, urls
 from packidx.io.ranges import Extent
 from packidx.io.storage import reading
-from packidx.records.conversation import Conversation, Media, MediaInfo, map_media, part_of
+from packidx.records.conversation import Conversation, Media, MediaInfo, map_media
 from packidx.records.media.clips import (
+    SHOWN,
     Audio,
     Video,
     audio_info,
@@ -31,10 +32,7 @@ from packidx.records.media.paths import (
     resolve,
     shortened,
 )
-from packidx.records.media.references import LIST_KEYS, opened_kind, refs_of
-
-if TYPE_CHECKING:
-    from packidx.records.dialects.raw_record import RawRecord
+from packidx.records.media.references import opened_kind, refs_of
 
 Moved = Callable[[str], str]
 """Absolute path or URL when it was counted → where it is now."""
@@ -43,8 +41,6 @@ Moved = Callable[[str], str]
 class MediaKind(NamedTuple):
     """A kind of medium. Errors name a source by the label beside it."""
 
-    facts: tuple[str, ...]
-    """Members of a `Media` that say all of its info where a record states them."""
     info: Callable[..., MediaInfo]
     """(source, label) → what its header says."""
     open: Callable[..., Any]
@@ -52,9 +48,9 @@ class MediaKind(NamedTuple):
 
 
 KINDS = {
-    "image": MediaKind(("height", "width"), image_info, open_image),
-    "video": MediaKind(("height", "width", "num_frames", "fps"), video_info, Video),
-    "audio": MediaKind(("num_samples", "sampling_rate"), audio_info, Audio),
+    "image": MediaKind(image_info, open_image),
+    "video": MediaKind(video_info, Video),
+    "audio": MediaKind(audio_info, Audio),
 }
 _NUMBER = re.compile(r"\d{1,18}")
 
@@ -69,35 +65,36 @@ def media_info(media: Media, root: MediaRoot) -> MediaInfo:
             nothing to look at, or where the record asks for a frame that is not there.
         MissingExtraError: PyAV is not installed.
     """
-    ref, kind = media.ref, KINDS[media.kind]
-    facts = {name: getattr(media, name) for name in kind.facts}
+    ref, kind, stated = media.ref, media.kind, media.stated
     is_list = isinstance(ref, list | tuple)
-    if is_list:
-        facts |= {"num_frames": len(ref), "fps": media.fps or 0}
-    is_stated = None not in facts.values()
-    if isinstance(ref, Video) or (isinstance(ref, Audio) and not is_stated):
+    shown = SHOWN["image" if is_list else kind]
+    if opened_kind(ref) == "image":
+        info = MediaInfo(ref.height, ref.width)
+    elif isinstance(ref, Video):
         info = ref.info
-    elif is_stated:
-        if facts.get("height", 0) * facts.get("width", 0) > MAX_PIXELS:
-            size = f"{media.height} x {media.width}"
-            raise BadRecord("media_too_large", f"{media.kind} is stated to have {size} pixels")
+    elif shown <= stated.keys():
+        if stated.get("height", 0) * stated.get("width", 0) > MAX_PIXELS:
+            size = f"{stated['height']} x {stated['width']}"
+            raise BadRecord("media_too_large", f"{kind} is stated to have {size} pixels")
         check_reference(media, root)
-        stated = {"height": 0, "width": 0, **facts, "fps": media.fps}
-        info = MediaInfo(**stated, extracted=is_list)
+        info = MediaInfo(**{name: stated[name] for name in shown}, extracted=is_list)
+        info = replace(info, num_frames=len(ref)) if is_list else info
+    elif isinstance(ref, Audio):
+        info = ref.info
     elif isinstance(ref, bytes | Extent):
-        info = kind.info(ref)
+        info = KINDS[kind].info(ref)
     elif is_list:
         info = frames_info([resolve(r, root) if isinstance(r, str) else r for r in ref])
     elif not isinstance(ref, str):
-        text = f"a medium ({media.kind}) without a path, bytes or all that stands for them"
+        text = f"a medium ({kind}) without a path, bytes or all that stands for them"
         raise BadRecord("bad_media", text)
     elif ref.startswith("data:"):  # not remembered: it may be large
-        info = kind.info(resolve(ref, root), label="a data: URI")
-    elif isinstance(answer := _answer(media.kind, ref, root), BadRecord):
+        info = KINDS[kind].info(resolve(ref, root), label="a data: URI")
+    elif isinstance(answer := _answer(kind, ref, root), BadRecord):
         raise BadRecord(answer.reason, answer.detail)
     else:
         info = answer
-    return with_stated(info, media) if media.kind == "video" else info
+    return with_stated(info, stated, media.requests) if kind == "video" else info
 
 
 @functools.lru_cache(maxsize=1 << 17)
@@ -185,16 +182,6 @@ class MediaOpener:
         """
         return map_media(conversation, self.medium)
 
-    def lists(self, raw: RawRecord) -> dict[str, Any]:
-        """Return a record's own lists of media, opened; an entry with options is a content part."""
-        opened: dict[str, Any] = {}
-        for kind, entries in raw.listed.items():
-            key = next((key for key in LIST_KEYS[kind] if raw.columns.get(key)), LIST_KEYS[kind][0])
-            media = [self.medium(raw.medium(kind, entry)) for entry in entries]
-            refs = [part_of(medium) if medium.requests else medium.ref for medium in media]
-            opened[key] = refs if isinstance(raw.columns.get(key), list | None) else refs[0]
-        return opened
-
     def medium(self, medium: Media) -> Media:
         """Return a medium, opened; it stays as it is if it names nothing."""
         ref = medium.ref
@@ -202,14 +189,13 @@ class MediaOpener:
         if medium.kind == "video" and frames is None:
             frames = frames_in(self._placed(ref), self._root)
         if frames is not None:
-            images = [self.reference("image", frame) for frame in frames]
-            return replace(medium, ref=images, num_frames=len(images))
+            return replace(medium, ref=[self.reference("image", frame) for frame in frames])
         if ref is None:
             return medium
         opened = self.reference(medium.kind, ref)
-        is_image = opened_kind(opened) == "image"
-        size = {"height": opened.height, "width": opened.width} if is_image else {}
-        return replace(medium, ref=opened, **size)
+        if isinstance(opened, Video):
+            opened.stated = medium.stated
+        return replace(medium, ref=opened)
 
     def reference(self, kind: str, ref: Any) -> Any:
         """Open a medium of a kind; a video or a sound decodes when it is asked to. An opened one

@@ -40,7 +40,7 @@ REFERENCE_KEYS = (
 """Keys under which an object names a medium, the first of which is taken."""
 _BASE64_KEYS = ("bytes", "base64", "data")
 _OF_LISTS = ("frames", "video", "path")  # of an object that lists a video's frames
-OF_FRAMES = ("fps", "sample_fps", "nframes")
+OF_FRAMES = {"fps": "fps", "sample_fps": "fps", "nframes": "num_frames"}
 """Requests of a video file that are facts where its frames are listed, or wholly described."""
 _SIZES = ("min_pixels", "max_pixels", "total_pixels", "resized_height", "resized_width", "detail")
 _CUTS = ("start", "end", "start_time", "end_time")
@@ -59,9 +59,15 @@ PART_KEYS = frozenset(
     + tuple(name for names in _REQUESTS.values() for name in names)
 )
 """Keys of content parts and of entries of media lists that are read."""
-_MAX_PIXELS_PER_SIDE = 10_000_000  # far over any image; keeps products of sides within int64
-_MAX_FRAMES = 2**31 - 1
-_MAX_SAMPLES, _MAX_RATE = 2**40, 10_000_000
+_RANGES = {
+    "height": (1, 10_000_000),  # far over any image; keeps products of sides within int64
+    "width": (1, 10_000_000),
+    "n_tokens": (0, MAX_TOKENS),
+    "num_frames": (1, 2**31 - 1),
+    "num_samples": (1, 2**40),
+    "sampling_rate": (1, 10_000_000),
+}
+"""Least and most of what a record may state of a medium."""
 _NO_BASE64 = re.compile("[^A-Za-z0-9+/=\\s]")
 _NAME = re.compile("data:|[A-Za-z][A-Za-z0-9+.-]*://")
 
@@ -152,43 +158,38 @@ def medium_of(kind: str, entry: Any) -> Media:
     if type(entry) is str:
         return Media(kind, reference_of(entry))
     given = entry if isinstance(entry, OBJECT) else {}
-    facts, asked = stated_facts(given, kind, "bad_media"), requests_of(kind, given) or {}
+    stated, asked = stated_facts(given, kind, "bad_media"), requests_of(kind, given)
     places = (given.get(key) for key in _OF_LISTS) if given else (entry,)
-    lists = (each for each in places if isinstance(each, list | tuple))
-    if kind == "video" and (frames := next(lists, None)) is not None:  # all that there are
-        if not frames:
-            raise BadRecord("bad_media", "a video has an empty list of frames")
-        refs = [reference_of(frame) for frame in frames]
-        if any(ref is None for ref in refs):
-            raise BadRecord("bad_media", "a frame of a video names nothing")
-        if facts.get("num_frames") not in (None, len(refs)):
-            text = f"a video is stated to have {facts['num_frames']} frames, but lists {len(refs)}"
-            raise BadRecord("bad_media", text)
-        asked = {name: value for name, value in asked.items() if name not in OF_FRAMES}
-        asked = next(filter(None, (requests_of("image", frame) for frame in frames)), asked)
-        facts["num_frames"] = len(refs)
-        return Media(kind, refs, **facts, requests=asked or None)
-    ref = reference_of(entry)
-    if opened_kind(ref) == "image":
-        facts = dict(zip(("width", "height"), map(int, ref.size), strict=True))
-    elif not asked.keys().isdisjoint(OF_FRAMES):
-        if facts["frame_indices"] or (facts.get("height") and facts["num_frames"] and facts["fps"]):
-            asked = {name: value for name, value in asked.items() if name not in OF_FRAMES}
+    frames = next((each for each in places if isinstance(each, list | tuple)), None)
+    is_listed = kind == "video" and frames is not None
+    is_described = "frame_indices" in stated or {"height", "num_frames", "fps"} <= stated.keys()
+    for name in asked.keys() & OF_FRAMES.keys():
+        if is_listed or is_described:
+            del asked[name]
         else:
-            facts |= {"fps": None} | ({"num_frames": None} if "nframes" in asked else {})
-    return Media(kind, ref, **facts, requests=asked or None)
+            stated.pop(OF_FRAMES[name], None)
+    if not is_listed:
+        return Media(kind, reference_of(entry), stated, asked)
+    refs = [reference_of(frame) for frame in frames or ()]
+    if not refs or any(ref is None for ref in refs):
+        raise BadRecord("bad_media", "a video has an empty list of frames, or one names nothing")
+    if (num := stated.pop("num_frames", len(refs))) != len(refs):
+        text = f"a video is stated to have {num} frames, but lists {len(refs)}"
+        raise BadRecord("bad_media", text)
+    of_frames = (requests_of("image", frame) for frame in frames or ())
+    return Media(kind, refs, stated, next(filter(None, of_frames), asked))
 
 
-def requests_of(kind: str, entry: Any) -> dict[str, Any] | None:
-    """Return the options of an entry that ask for another medium than it names, or None."""
+def requests_of(kind: str, entry: Any) -> dict[str, Any]:
+    """Return the options of an entry that ask for another medium than it names."""
     if not isinstance(entry, OBJECT):
-        return None
+        return {}
     inner = next((entry[key] for key in REFERENCE_KEYS if entry.get(key) is not None), None)
     given = {**inner, **entry} if isinstance(inner, OBJECT) else entry
     asked = {name: given[name] for name in _REQUESTS[kind] if given.get(name)}
     if asked.get("detail", "low") != "low":  # the medium as it is
         del asked["detail"]
-    return asked or None
+    return asked
 
 
 def unsupported_option(kind: str, name: str, value: Any, fact: str, fix: str = "") -> BadRecord:
@@ -203,34 +204,28 @@ def refs_of(media: Media) -> Sequence[Any]:
 
 
 def stated_facts(entry: Mapping[str, Any], kind: str, reason: str) -> dict[str, Any]:
-    """Return what an object states of its medium, as members of `Media`; sizes count only in pairs.
+    """Return what an object states of its medium (`Media.stated`); sizes count only in pairs.
 
     Raises:
         BadRecord: `reason`, a value makes no sense.
     """
-    height = integer(entry.get("height"), 1, _MAX_PIXELS_PER_SIDE, "height", reason)
-    width = integer(entry.get("width"), 1, _MAX_PIXELS_PER_SIDE, "width", reason)
-    tokens = integer(entry.get("n_tokens"), 0, MAX_TOKENS, "n_tokens", reason)
-    facts: dict[str, Any] = {"tokens": tokens}
-    if height is not None and width is not None:
-        facts.update(height=height, width=width)
+    facts: dict[str, Any] = {}
+    for name in _META[kind]:
+        keys = ("num_frames", "nframes", "total_frames") if name == "num_frames" else (name,)
+        key = next((key for key in keys if entry.get(key) is not None), None)
+        if key is not None and name in _RANGES:
+            facts[name] = integer(entry[key], *_RANGES[name], key, reason)
+    if "height" not in facts or "width" not in facts:
+        facts = {name: fact for name, fact in facts.items() if name not in ("height", "width")}
     if kind == "video":
-        keys = (
-            key for key in ("num_frames", "nframes", "total_frames") if entry.get(key) is not None
-        )
-        if (key := next(keys, None)) is not None:
-            facts["num_frames"] = integer(entry[key], 1, _MAX_FRAMES, key, reason)
-        facts["fps"], value = rate_of(entry, reason), entry.get("frame_indices")
-        if value is not None:
-            if not isinstance(value, list | tuple) or not value or None in value:
-                text = f"frame_indices is {cut(value)}, not a list of frame numbers, none null"
+        if (rate := rate_of(entry, reason)) is not None:
+            facts["fps"] = rate
+        if (numbers := entry.get("frame_indices")) is not None:
+            if not isinstance(numbers, list | tuple) or not numbers or None in numbers:
+                text = f"frame_indices is {cut(numbers)}, not a list of frame numbers, none null"
                 raise BadRecord(reason, text)
-            name = "a number in frame_indices"
-            value = tuple(integer(number, 0, _MAX_FRAMES, name, reason) for number in value)
-        facts["frame_indices"] = value
-    if kind == "audio":
-        for key, most in (("num_samples", _MAX_SAMPLES), ("sampling_rate", _MAX_RATE)):
-            facts[key] = integer(entry.get(key), 1, most, key, reason)
+            limits = 0, 2**31 - 1, "a number in frame_indices", reason
+            facts["frame_indices"] = tuple(integer(number, *limits) for number in numbers)
     return facts
 
 
@@ -253,7 +248,6 @@ _META = {  # a list's entries in order, as far as it has them
     "video": ("num_frames", "height", "width", "fps", "duration", "n_tokens"),
     "audio": ("num_samples", "sampling_rate", "n_tokens"),
 }
-_COUNTS = ("num_frames", "nframes", "total_frames", "fps")
 _META_FORMS = {
     "image": "[height, width]",
     "video": "[frames, height, width, fps, seconds]",
@@ -279,9 +273,9 @@ def state_facts(meta: Any, media: Sequence[Media]) -> None:
             has = f"{len(entries)} entries but the record has {len(own)} {kind}(s)"
             raise BadRecord("bad_meta", f"'{kind}s_meta' has {has}")
         for medium, entry in zip(own, entries or (), strict=False):
-            for name, fact in _entry(entry, kind).items():
-                if fact is not None and (name == "tokens" or getattr(medium, name) is None):
-                    setattr(medium, name, fact)
+            facts = _entry(entry, kind)
+            counted = {"n_tokens": facts["n_tokens"]} if "n_tokens" in facts else {}
+            medium.stated = facts | medium.stated | counted
 
 
 def _entry(entry: Any, kind: str) -> dict[str, Any]:
@@ -296,19 +290,16 @@ def _entry(entry: Any, kind: str) -> dict[str, Any]:
         raise BadRecord("bad_meta", text)
     if kind != "video":
         return stated_facts(entry, kind, "bad_meta")
-    stated, seconds = dict(entry), entry.get("duration")
-    for name, value in entry.items():
-        if type(value) is float and value.is_integer():
-            stated[name] = int(value)
-        if name in _COUNTS and value == 0:
-            stated[name] = None  # unknown: frames then follow from rate and duration
+    whole = {n: int(v) if type(v) is float and v.is_integer() else v for n, v in entry.items()}
+    unknown = ("num_frames", "nframes", "total_frames", "fps")  # where they are 0
+    stated = {n: v for n, v in whole.items() if v != 0 or n not in unknown}
+    facts, seconds = stated_facts(stated, "video", "bad_meta"), entry.get("duration")
     if seconds is not None and (type(seconds) not in (int, float) or not 0 <= seconds < math.inf):
         raise BadRecord(
             "bad_meta", f"a video's duration is {cut(seconds)}, not a number of seconds"
         )
-    facts = stated_facts(stated, "video", "bad_meta")
-    if facts.get("num_frames") is None and facts["fps"] and seconds:
-        facts["num_frames"] = max(1, int(seconds * facts["fps"]))
+    if seconds and "fps" in facts:
+        facts.setdefault("num_frames", max(1, int(seconds * facts["fps"])))
     return facts
 
 

@@ -129,7 +129,7 @@ def test_conversations(name: str, tmp: Path, clips: list[Path]) -> None:
 
 
 def one_video(ref: Any, **facts: Any) -> Conversation:
-    turns = Turn("user", ("What?", Media("video", ref, **facts))), Turn("assistant", ("A cat.",))
+    turns = Turn("user", ("What?", Media("video", ref, facts))), Turn("assistant", ("A cat.",))
     return Conversation(turns)
 
 

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from packidx.errors import BadRecord
-from packidx.records.conversation import Conversation, Media, Turn, to_messages
+from packidx.records.conversation import Conversation, Media, MediaInfo, Turn, to_messages
+from packidx.records.media.opener import media_info
+from packidx.records.media.paths import ANYWHERE
 from packidx.records.read import parse
 
 QUESTION = "\n What is <b>this</b>?\t"
@@ -123,15 +125,19 @@ def test_tool_calls_are_kept() -> None:
     ]
 
 
+def sized(height: int, width: int, **facts: float) -> dict[str, float]:
+    return {"height": height, "width": width, **facts}
+
+
 def test_nemo_meta_states_sizes_and_tokens() -> None:
     meta = {"images_meta": [[20, 30], None, {"height": 4, "width": 5, "n_tokens": 7}]}
     record = user("<image><image><image>", images=["a", "b", "c"], mm_inputs_meta=meta)
     parsed = parse({**record, "_text_tokens": 12})
     assert parsed.text_tokens == 12
     assert parsed.media == (
-        Media("image", "a", 20, 30),
+        Media("image", "a", sized(20, 30)),
         Media("image", "b"),
-        Media("image", "c", 4, 5, 7),
+        Media("image", "c", sized(4, 5, n_tokens=7)),
     )
 
 
@@ -145,12 +151,12 @@ def test_nemo_meta_states_frames_of_videos() -> None:
     record = user("<image><video><video><video><video><video>", images=["i"], videos=videos)
     parsed = parse({**record, "mm_inputs_meta": meta})
     assert parsed.media == (
-        Media("image", "i", 20, 30),
-        Media("video", "a", 20, 30, None, 100, 25.0),
+        Media("image", "i", sized(20, 30)),
+        Media("video", "a", sized(20, 30, num_frames=100, fps=25.0)),
         Media("video", "b"),
-        Media("video", "c", 6, 7, 9, 8, 2.5, requests={"fps": 1}),
-        Media("video", "d", 4, 5, None, 6, 2.0),  # 0 frames: those of 3.2 s
-        Media("video", "e", 20, 30),
+        Media("video", "c", sized(6, 7, n_tokens=9, num_frames=8, fps=2.5), {"fps": 1}),
+        Media("video", "d", sized(4, 5, num_frames=6, fps=2.0)),  # 0 frames: those of 3.2 s
+        Media("video", "e", sized(20, 30)),
     )
 
 
@@ -161,21 +167,21 @@ def test_nemo_meta_states_frames_of_videos() -> None:
         ({"path": "v.mp4"}, Media("video", "v.mp4")),
         (
             {"path": "v.mp4", "frame_indices": [0, 4, 8], "fps": 2, "num_frames": 9},
-            Media("video", "v.mp4", num_frames=9, fps=2.0, frame_indices=(0, 4, 8)),
+            Media("video", "v.mp4", {"num_frames": 9, "fps": 2.0, "frame_indices": (0, 4, 8)}),
         ),
         (
             {"video": "v.mp4", "nframes": 9, "height": 4, "width": 6},
-            Media("video", "v.mp4", 4, 6, requests={"nframes": 9}),
+            Media("video", "v.mp4", sized(4, 6), {"nframes": 9}),
         ),
         ({"video_url": {"url": "v.mp4"}}, Media("video", "v.mp4")),
-        (["a.png", "b.png"], Media("video", ["a.png", "b.png"], num_frames=2)),
+        (["a.png", "b.png"], Media("video", ["a.png", "b.png"])),
         (
             {"frames": ["a.png", {"path": "b.png"}], "fps": 0.5},
-            Media("video", ["a.png", "b.png"], num_frames=2, fps=0.5),
+            Media("video", ["a.png", "b.png"], {"fps": 0.5}),
         ),
         (
             {"video": ["a.png"], "sample_fps": 2, "num_frames": 1},
-            Media("video", ["a.png"], num_frames=1, fps=2.0),
+            Media("video", ["a.png"], {"fps": 2.0}),
         ),
     ],
 )
@@ -189,7 +195,7 @@ def test_image_entries_state_sizes() -> None:
     entries = ["a.lmdb::k", {"path": "b.png", "height": 4, "width": 6, "n_tokens": 3}]
     assert parse(user("<image><image>", images=entries)).media == (
         Media("image", "a.lmdb::k"),
-        Media("image", "b.png", 4, 6, 3),
+        Media("image", "b.png", sized(4, 6, n_tokens=3)),
     )
 
 
@@ -310,7 +316,7 @@ def test_records_of_tokens(make: Any) -> None:
 def test_opened_images_know_their_size() -> None:
     image = Image.new("RGB", (30, 20))
     (medium,) = parse(user("<image>", image=image)).media
-    assert (medium.ref, medium.height, medium.width) == (image, 20, 30)
+    assert (medium.ref, media_info(medium, ANYWHERE)) == (image, MediaInfo(20, 30))
 
 
 def called(said: dict[str, Any]) -> dict[str, Any]:

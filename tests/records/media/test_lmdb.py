@@ -76,7 +76,7 @@ def test_sizes_and_images(root: Path, place: str) -> None:
     record = {"messages": [{"role": "user", "content": "<image><image>"}]}
     record["images"] = [f"{place}::0001", {"path": f"{root}/{place}::a::b/é.png"}]  # type: ignore[assignment]
     first, second = parse(open_media(record, MediaRoot(str(root), True))).media
-    assert (first.height, first.width, second.height, second.width) == (20, 30, 40, 10)
+    assert (first.ref.size, second.ref.size) == ((30, 20), (10, 40))
     assert np.asarray(first.ref)[0, 0, 0] == 7
 
 

@@ -191,8 +191,10 @@ def test_what_is_known_of_an_image(root: Path) -> None:
     uri = "data:image/png;base64," + base64.b64encode(encoded()).decode()
     for ref in ("a.png", uri, encoded()):
         assert media_info(Media("image", ref), MediaRoot(str(root), True)) == MediaInfo(20, 36)
-    assert media_info(Media("image", "nope", 7, 8), MediaRoot(str(root), True)) == MediaInfo(7, 8)
-    huge = Media("image", "nope", 100_000, 100_000)
+    assert media_info(
+        Media("image", "nope", {"height": 7, "width": 8}), MediaRoot(str(root), True)
+    ) == MediaInfo(7, 8)
+    huge = Media("image", "nope", {"height": 100_000, "width": 100_000})
     assert refused(media_info, huge, MediaRoot(str(root), True)).reason == "media_too_large"
     video = Media("video", "none.mp4")
     assert refused(media_info, video, MediaRoot(str(root), True)).reason == "missing_media"

@@ -198,18 +198,18 @@ def test_what_a_record_states_goes_first(tmp_path: Path) -> None:
     root = str(tmp_path)
     found = media_info(Media("video", "a.mp4"), MediaRoot(root, True))
     assert found == MediaInfo(64, 96, 12, 10.0)
-    stated = Media("video", "a.mp4", fps=4.0, frame_indices=(3, 1))
+    stated = Media("video", "a.mp4", {"fps": 4.0, "frame_indices": (3, 1)})
     assert media_info(stated, MediaRoot(root, True)) == MediaInfo(64, 96, 12, 4.0, (3, 1))
     # Everything stated: the file is not looked at, but its place is.
     complete = {"height": 48, "width": 64, "num_frames": 99, "fps": 25.0}
-    info = media_info(Media("video", "none.mp4", **complete), MediaRoot(root, True))
+    info = media_info(Media("video", "none.mp4", complete), MediaRoot(root, True))
     assert info == MediaInfo(48, 64, 99, 25.0)
     with pytest.raises(BadRecord, match="media_outside_root"):
-        media_info(Media("video", "../none.mp4", **complete), MediaRoot(root, True))
+        media_info(Media("video", "../none.mp4", complete), MediaRoot(root, True))
     # A video that is opened says itself what it is.
     opened = Video(str(tmp_path / "a.mp4"))
     assert media_info(Media("video", opened), MediaRoot("", False)) == found
-    assert media_info(Media("video", opened, fps=5.0), MediaRoot("", False)).fps == 5.0
+    assert media_info(Media("video", opened, {"fps": 5.0}), MediaRoot("", False)).fps == 5.0
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_what_a_record_states_goes_first(tmp_path: Path) -> None:
 def test_statements_that_cannot_be(stated: dict[str, Any], text: str, tmp_path: Path) -> None:
     write_clip(tmp_path / "a.mp4", frames=12)
     with pytest.raises(BadRecord, match=re.escape(text)):
-        media_info(Media("video", "a.mp4", **stated), MediaRoot(str(tmp_path), True))
+        media_info(Media("video", "a.mp4", stated), MediaRoot(str(tmp_path), True))
 
 
 def pictures(tmp_path: Path, sizes: list[tuple[int, int]]) -> list[str]:
@@ -238,11 +238,12 @@ def test_extracted_frames(tmp_path: Path) -> None:
     root = str(tmp_path)
     want = MediaInfo(30, 40, 5, extracted=True)
     assert media_info(Media("video", names), MediaRoot(root, True)) == want
-    timed = Media("video", names, fps=2.0, frame_indices=(0, 10, 20, 30, 40), num_frames=7)
+    facts = {"fps": 2.0, "frame_indices": (0, 10, 20, 30, 40), "num_frames": 7}
+    timed = Media("video", names, facts)
     info = media_info(timed, MediaRoot(root, True))
     assert info == MediaInfo(30, 40, 5, 2.0, (0, 10, 20, 30, 40), extracted=True)
     with pytest.raises(BadRecord, match="names 2 frames, the video has 5"):
-        media_info(Media("video", names, frame_indices=(0, 1)), MediaRoot(root, True))
+        media_info(Media("video", names, {"frame_indices": (0, 1)}), MediaRoot(root, True))
     data = (tmp_path / names[3]).read_bytes()
     mixed = [tmp_path / names[0], data, Image.open(tmp_path / names[4])]
     video = Video([str(mixed[0]), *mixed[1:]])
@@ -271,7 +272,7 @@ def test_extracted_frames_that_do_not_do(tmp_path: Path) -> None:
     ):
         with pytest.raises(BadRecord, match=text):
             media_info(Media("video", refs), MediaRoot(root, True))
-    sized = Media("video", ["../a.png"], height=4, width=4)
+    sized = Media("video", ["../a.png"], {"height": 4, "width": 4})
     with pytest.raises(BadRecord, match="media_outside_root"):
         media_info(sized, MediaRoot(root, True))
 
@@ -282,7 +283,7 @@ def test_pyav_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(MissingExtraError, match=r'pip install "packidx\[video\]"'):
         video_info(str(path))
     complete = {"height": 48, "width": 64, "num_frames": 99, "fps": 25.0}
-    assert media_info(Media("video", "a.mp4", **complete), MediaRoot(str(tmp_path), True))
+    assert media_info(Media("video", "a.mp4", complete), MediaRoot(str(tmp_path), True))
 
 
 def test_a_folder_is_a_videos_frames_by_their_numbers(tmp_path: Path) -> None:

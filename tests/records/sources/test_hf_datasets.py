@@ -94,7 +94,7 @@ def check(records: list[dict[str, Any]], first: int = 0) -> None:
             assert media_info(medium, MediaRoot("/nowhere", True)) == MediaInfo(20, 10 + number)
         for medium in parse(open_media(record, MediaRoot("/nowhere", True))).media:
             assert isinstance(medium.ref, Image.Image)
-            assert (medium.height, medium.width) == (20, 10 + number)
+            assert medium.ref.size == (10 + number, 20)
 
 
 def test_a_saved_data_set(tmp_path: Path, data: datasets.Dataset) -> None:

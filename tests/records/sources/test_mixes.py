@@ -95,7 +95,7 @@ def test_meta_files(folder: Path, name: str) -> None:
     assert [turn.role for turn in conversation.turns] == ["system", "user", "assistant"]
     image, video = conversation.media
     assert (image.kind, image.ref) == ("image", "a.png")
-    assert (video.ref, video.frame_indices, video.fps) == ("v.mp4", (0, 4, 8), 2.0)
+    assert (video.ref, video.stated) == ("v.mp4", {"frame_indices": (0, 4, 8), "fps": 2.0})
     assert shards[3].layout == Layout()
 
 
