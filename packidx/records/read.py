@@ -191,12 +191,17 @@ class RecordReader:
                 if not (is_empty(record.get(name)) or name in self._ignored or has_media):
                     left[name] = f"the id of a medium ({kind}) that the record does not hold"
         keys = (key for key in raw.unknown_keys if key not in self._ignored)
-        left = dict.fromkeys(keys, "a key of a message") | left
-        if left:
-            merge_columns(columns, dict.fromkeys(left, NOT_USED))
-            said = ", ".join(f"{name!r} ({what})" for name, what in left.items())
-            text = f"nothing reads {said}: --ignore {','.join(left)} leaves it out"
-            raise BadRecord(UNUSED, f"{text}; docs/data.md says how to read it")
+        left = dict.fromkeys(keys, "a key of a message") | left | raw.refused
+        merge_columns(columns, dict.fromkeys(left, NOT_USED))
+        _refuse(left)
+
+
+def _refuse(left: Mapping[str, str]) -> None:
+    """Raise a BadRecord (`UNUSED`) for columns that are left, if there are any."""
+    if left:
+        said = ", ".join(f"{name!r} ({what})" for name, what in left.items())
+        text = f"nothing reads {said}: --ignore {','.join(left)} leaves it out"
+        raise BadRecord(UNUSED, f"{text}, a --transform says what is meant (docs/data.md)")
 
 
 def _mask_in(name: str, value: Any, ids: Any) -> str | None:
@@ -254,6 +259,7 @@ def _conversation(raw: RawRecord) -> Conversation:
                     raise BadRecord("bad_media", f"the record's {says}, but it has {has}")
             if (meta := raw.columns.get("mm_inputs_meta")) is not None and conversation.turns:
                 state_facts(meta, conversation.media)
+            _refuse(raw.refused)
             return conversation
     raw.dialect = None
     asks = any(raw.columns.get(name) for name in QUESTIONS)

@@ -60,7 +60,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an object": ({"answer": {"text": "hello", "reason": "It is polite."}}, "bad_turn"),
     "a wrong one": ({"answer": {"text": "hello", "is_correct": False}}, "bad_turn"),
     "answers in a cell": ({"answers": '["red", "blue"]'}, "bad_turn"),
-    "a letter of answers": ({"answers": ["red", "green"], "answer": "B"}, "bad_turn"),
+    "a letter of answers": ({"answers": ["red", "green"], "answer": "B"}, "unused_column"),
     "numbered from 0": ({"choices": ["red", "green"], "answer": 0}, "unused_column"),
     "ARC": (
         {"choices": {"text": ["red", "green"], "label": ["A", "B"]}, "answerKey": "B"},
@@ -68,12 +68,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "option_a": ({"option_a": "red", "option_b": "green", "answer": "B"}, "unused_column"),
     "candidates": ({"candidates": ["red", "green"], "answer": "red"}, "unused_column"),
-    "a number beside choices": (
-        {**IN_QUESTION, "options": ["red", "green", "blue"], "answer": 1},
-        "bad_turn",
+    "choices that the question holds": (
+        {**IN_QUESTION, "options": ["red", "green", "blue"], "answer": "B"},
+        "unused_column",
     ),
     "a number, choices in the question": ({**IN_QUESTION, "answer": 1}, "bad_turn"),
-    "no choices": ({"choices": [], "answer": 1}, "bad_turn"),
+    "no choices": ({"choices": [], "answer": 1}, "unused_column"),
     **{
         f"{question!r} and {answer!r}": ({"question": question, "answer": answer}, "bad_turn")
         for question, answer in [
@@ -83,7 +83,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         ]
     },
     **{
-        f"another {name}": ({**IN_QUESTION, "answer": "red", name: value}, "bad_turn")
+        f"another {name}": ({**IN_QUESTION, "answer": "red", name: value}, "unused_column")
         for name, value in {
             "gold": ["blue", "green"],
             "response": "blue",

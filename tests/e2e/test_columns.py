@@ -50,7 +50,7 @@ def test_what_is_stated_is_read_and_what_is_ignored_is_not(
 ) -> None:
     processor = str(processors / "qwen2.5-vl")
     given = {"processor": processor, "workers": 1}
-    with pytest.raises(SourceError, match="--ignore image_1,image_2 "):
+    with pytest.raises(SourceError, match="--ignore image_1,image_2,options "):
         estimate_lengths(table, tmp_path / "none", **given, max_rejected=1)
     said = {"columns": {"images": "image_1,image_2"}, "ignore": ["options"]}
     told = estimate_lengths(table, tmp_path / "l", **given, **said)

@@ -21,7 +21,7 @@ from packidx.format.manifest import Layout
 from packidx.format.terms import TAGS
 from packidx.records.conversation import SAID, Conversation, Media, Turn
 from packidx.records.dialects.raw_record import Parts, RawRecord
-from packidx.records.layout import SYSTEM, UNUSED
+from packidx.records.layout import SYSTEM
 from packidx.records.media.references import (
     LIST_KEYS,
     OBJECT,
@@ -120,10 +120,10 @@ def chat(raw: RawRecord, turns: list[Turn]) -> Conversation:
         BadRecord: media and placeholders do not match, or a column asks for another conversation.
     """
     columns = raw.columns
-    _refuse_flags(columns)
+    _refuse_flags(raw)
     raw.place(turns)
     raw.check()
-    _refuse_cut(columns, turns)
+    _refuse_cut(raw, turns)
     count, tools = raw.text_tokens, columns.get("tools")
     if isinstance(tools, str) and tools.strip():  # LLaMA-Factory keeps them as JSON text
         try:
@@ -135,10 +135,8 @@ def chat(raw: RawRecord, turns: list[Turn]) -> Conversation:
         raise BadRecord("bad_record", f"'tools' is {named(tools)}, not a list")
     refuse_rounded(tools, "tools")
     stated = [name for name in SYSTEM if columns.get(name) not in (None, "")]
-    if len(stated) > 1:
-        has = " and ".join(map(repr, stated))
-        raise BadRecord(UNUSED, f"the record has both {has}: ignore one")
-    for name in stated:
+    raw.refused |= dict.fromkeys(stated[1:], "a second system prompt")
+    for name in stated[:1]:
         system = text_of(columns[name], name)
         if turns[0].role != "system":
             turns = [Turn("system", (system,)), *turns]
@@ -169,7 +167,7 @@ def document(raw: RawRecord, content: Sequence[Any]) -> Conversation:
     Raises:
         BadRecord: ``no_messages``, it is empty; ``bad_turn``, ``bad_media`` or ``media_mismatch``.
     """
-    _refuse_flags(raw.columns)
+    _refuse_flags(raw)
     parts = tuple(part for part in _parts(raw, content, 0, is_whole=True) if part != "")
     if not parts:
         raise BadRecord("no_messages", "the document is empty")
@@ -309,19 +307,18 @@ def _parts(raw: RawRecord, content: Any, number: int, is_whole: bool = False) ->
 # -- columns that change what a conversation means -------------------------------------------------
 
 
-def _refuse_flags(record: Mapping[str, Any]) -> None:
-    """Raise a BadRecord if a column says that other messages are trained on than the policy's."""
-    for name, value in record.items():
+def _refuse_flags(raw: RawRecord) -> None:
+    """Refuse columns that say that other messages are trained on than the policy's."""
+    for name, value in raw.columns.items():
         wanted = _usual_flag(name)
-        if wanted == _ANY and str(value).lower() not in ROLES:
-            flags = value if isinstance(value, list | tuple) else [value]
-            if not flags or not all(type(f) in (bool, int) and f in (0, 1) for f in flags):
-                continue
         if wanted == _NO_FLAG or (not value and type(value) not in (bool, int, float)):
             continue
+        if wanted == _ANY and str(value).lower() not in ROLES:
+            flags = value if isinstance(value, list | tuple) else [value]
+            if not all(type(flag) in (bool, int) and flag in (0, 1) for flag in flags):
+                continue
         if wanted is None or type(value) not in (bool, int, float) or value != wanted:
-            text = f"the column {name!r} is {cut(value)}, which says what is trained on: write it"
-            raise BadRecord(UNUSED, f"{text} into the turns as 'train', or give --ignore {name}")
+            raw.refused[name] = "says what is trained on, as 'train' of a message would"
 
 
 @lru_cache(4096)
@@ -329,14 +326,14 @@ def _usual_flag(name: str) -> bool | str | None:
     return next((value for value, names in _FLAGS if re.fullmatch(names, name)), _NO_FLAG)
 
 
-def _refuse_cut(record: Mapping[str, Any], turns: Sequence[Turn]) -> None:
-    """Raise a BadRecord if a record asks for a part of its one video."""
+def _refuse_cut(raw: RawRecord, turns: Sequence[Turn]) -> None:
+    """Refuse columns that ask for a part of a record's one video."""
     media = [part for turn in turns for part in turn.parts if isinstance(part, Media)]
     if [(m.kind, "frame_indices" in m.stated, isinstance(m.ref, list)) for m in media] != _WHOLE:
         return
-    times = {name: value for name, value in record.items() if _END.fullmatch(name)}
-    cuts = {name: value for name, value in times.items() if _TIME.fullmatch(str(value).strip())}
-    if any(value != record.get("duration") for value in cuts.values()):
-        text = f"the record asks for a part of its video, {cut(cuts)}, which is not cut out"
-        cure = " ".join(f"--ignore {name}" for name in times)
-        raise BadRecord("unsupported_media_option", f"{text}: {cure} takes the whole")
+    times = {
+        name: str(value).strip() for name, value in raw.columns.items() if _END.fullmatch(name)
+    }
+    whole = str(raw.columns.get("duration"))
+    if any(_TIME.fullmatch(time) and time != whole for time in times.values()):
+        raw.refused |= dict.fromkeys(times, "a time in the video, which is taken as a whole")

@@ -51,28 +51,25 @@ _SIGNS = frozenset(("rejected", "kto_tag", "label", *BESIDE))
 
 def refuse_preferences(raw: RawRecord) -> Conversation | None:
     """Pairs and verdicts, which need to know the answer to train on: they are refused."""
-    record, label = raw.columns, raw.columns.get("label")
+    record = raw.columns
     if _SIGNS.isdisjoint(record):
         return None
-    has = {
-        name
-        for name in (*_SIDES, *TURN_KEYS, "response", "prompt", "completion")
-        if is_answer(record.get(name))
-    }
-    is_verdict = _verdict(label) is False and type(label) is not int  # ms-swift's
-    if {*PAIR_SIDES} <= has or not has.isdisjoint(BESIDE):
-        what, cure = sorted(has.intersection(_SIDES)), "take one side, --pair chosen"
-    elif {"rejected", "response"} <= has and not has.isdisjoint(TURN_KEYS):
-        what, cure = ["rejected"], "put the answer behind the turns, and leave 'rejected' out"
-    elif _verdict(record.get("kto_tag")) is not None:
-        what, cure = ["kto_tag"], "keep the records to train on, without it"
-    elif is_verdict or ({"prompt", "completion"} <= has and _verdict(label) is not None):
-        what, cure = ["label"], "keep the records to train on, without it"
-    else:
+    names = (*_SIDES, *TURN_KEYS, "prompt", "completion", "response")
+    has = {name for name in names if is_answer(record.get(name))}
+    bad = [name for name in BESIDE if name in has]
+    if "rejected" in has and ("chosen" in has or {"response", turn_key(record)} <= has):
+        bad.append("rejected")
+    tag, label = (_verdict(record.get(name)) for name in ("kto_tag", "label"))
+    is_swift = label is False and type(record["label"]) is not int
+    bad += ["kto_tag"] * (tag is not None)
+    bad += ["label"] * (is_swift or ({"prompt", "completion"} <= has and label is not None))
+    if not bad:
         return None
-    text = f"the record has an answer to avoid, or a verdict, in {' and '.join(map(repr, what))}"
+    text = f"the record has an answer to avoid, or a verdict, in {' and '.join(map(repr, bad))}"
     raise BadRecord(
-        "preference_data", f"{text}, and a pack needs to know which answer to train on: {cure}"
+        "preference_data",
+        f"{text}, and a pack needs to know which answer to train on: take one side of a pair, "
+        "--pair chosen, or keep the records to train on, without a verdict",
     )
 
 
@@ -161,8 +158,8 @@ def _answered(rest: dict[str, Any], answer: Any, side: str, column: str) -> dict
     Messages of a side that begin with those of the user are the whole conversation.
     """
     key = turn_key(rest)
+    question = next((name for name in QUESTIONS if rest.get(name) is not None), None)
     if isinstance(answer, str):
-        question = next((name for name in QUESTIONS if rest.get(name) is not None), None)
         if question is None and key is None:
             raise _bad(f"{side!r} is text without a 'prompt': give what was asked, or turns")
         if question is not None and isinstance(rest[question], str):
@@ -175,32 +172,21 @@ def _answered(rest: dict[str, Any], answer: Any, side: str, column: str) -> dict
         raise _bad(f"{side!r} is a list of texts: give one answer")
     name = "prompt" if rest.get("prompt") is not None else key
     asked: Any = None if name is None else rest[name]
-    if name == "prompt":
-        asked = {"role": "user", "content": asked} if isinstance(asked, str) else asked
-        asked = [asked] if isinstance(asked, OBJECT) else asked
-        if not is_answer(asked) or isinstance(asked[0], str):
-            raise _bad(f"'prompt' is {named(rest[name])}, neither text nor turns")
+    asked = {"role": "user", "content": asked} if isinstance(asked, str) else asked
+    asked = [asked] if isinstance(asked, OBJECT) else asked
+    if asked is not None and (not is_answer(asked) or isinstance(asked[0], str)):
+        raise _bad(f"{name!r} is {named(asked)}, neither text nor turns")
     kept = {name: value for name, value in rest.items() if name not in ("prompt", *TURN_KEYS)}
     if role_of(turns[0]) in _ASKING:
-        if asked is not None and not _is_within(asked, turns):
+        first, whole = (
+            [content_of(turn) for turn in each if role_of(turn) in _ASKING]
+            for each in (asked or (), turns)
+        )
+        if first not in (whole[: len(first)], whole[1 : len(first) + 1]):
             raise _bad(f"{side!r} is a conversation that does not begin with {name!r}: drop one")
         return {**kept, "messages": turns}
-    if not isinstance(asked, list | tuple) or not asked:
+    if asked is None:
         raise _bad(f"{side!r} is an answer, and nothing says what was asked: give a 'prompt'")
     if role_of(asked[-1]) not in (*_ASKING, *_OF_TOOLS):
         raise _bad(f"{name!r} ends with an answer, before that in {side!r}: end it with a question")
     return {**kept, "messages": [*asked, *turns]}
-
-
-def _is_within(asked: Any, turns: list[Any]) -> bool:
-    """Return True if a conversation begins with what was asked, a system message before it or not,
-    or equals the record's own messages but for the last."""
-
-    def said(turn: Any) -> tuple[Any, Any]:
-        role = role_of(turn)
-        return ("user" if role == "human" else role), content_of(turn) if role else turn
-
-    first = [said(turn) for turn in asked] if isinstance(asked, list | tuple) else [None]
-    whole = [said(turn) for turn in turns]
-    begins = any(whole[at : at + len(first)] == first for at in (0, 1))
-    return begins or (len(first) == len(whole) and first[:-1] == whole[:-1])

@@ -4,20 +4,19 @@
   LLaMA-Factory does; TRL's ``prompt`` and ``completion`` may be messages.
 - An answer is a text as it stands, also where that is JSON, or a number. A list of equal answers is
   that answer; different ones are refused, unless the layout takes the first.
-- Refused are choices that the question does not hold, numbers of choices (one record does not say
-  whether they count from 0 or 1), and an answer beside a column that has another one, or that says
-  it is wrong.
+- Refused are choices in a column of their own, an answer beside a column that has another one, or
+  that says it is wrong, and the number of a choice in the question (one record does not say whether
+  they count from 0 or 1).
 - Of a caption, the record's media are what the user says.
 
-Example: ``{"question": "A. red B. blue", "answer": "B", "choices": ["red", "blue"]}`` is read, as
-both choices stand in the question. With ``"answer": 1`` it is refused.
+Example: ``{"question": "A. red B. blue", "answer": "B"}`` is read. With ``"answer": 1`` it is
+refused, and so it is with a column ``choices``.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -31,7 +30,7 @@ from packidx.records.dialects.messages import (
     read_turns,
 )
 from packidx.records.dialects.raw_record import URLS, RawRecord
-from packidx.records.layout import CAPTIONS, UNUSED
+from packidx.records.layout import CAPTIONS
 from packidx.records.media.held import texts_of
 from packidx.records.media.references import OBJECT, cut, refuse_rounded, text_of
 
@@ -62,7 +61,7 @@ _MEANINGS = {
 """Columns that change what an answer means, by what they hold."""
 _LABEL = re.compile(r"(?:^|[\s(\[])([A-Ha-h0-8]|[iv]{1,4}|[IV]{1,4})[.):\]](?!\d)")
 _SECOND = frozenset(("B", "b", "II", "ii", "1", "2"))
-_WRONG = ("0", "false", "incorrect", "wrong")
+_WRONG, _RIGHT, _TRUTH = ("0", "false", "incorrect", "wrong"), ("1", "true"), ("true", "false")
 _NUMBER = re.compile(r"-?\d{1,3}(?:\.0)?")
 
 
@@ -88,7 +87,7 @@ def read_answer(form: tuple[str, str | None, str], raw: RawRecord) -> Conversati
     texts = [asked, record.get(beside) if beside else None]
     asked = "\n".join(text_of(text, question) for text in texts if text not in (None, ""))
     said = answer_text(said, answer, is_first=layout.answers == "first")
-    _refuse_beside(record, answer, said, asked)
+    _refuse_beside(raw, answer, said, asked)
     before = record.get("history") or []
     if not isinstance(before, list | tuple) or not all(
         isinstance(pair, list | tuple) and len(pair) == 2 for pair in before
@@ -104,7 +103,7 @@ def read_caption(column: str, raw: RawRecord) -> Conversation | None:
         return None
     raw.consumed |= {url for url in URLS if "://" in str(raw.columns.get(url))[:8]}
     said = answer_text(caption, column)
-    _refuse_beside(raw.columns, column, said)
+    _refuse_beside(raw, column, said)
     return chat(raw, pair_turns(raw, [("", said)]))
 
 
@@ -164,63 +163,52 @@ def meaning_of(name: str) -> str | None:
     return next(found, None)
 
 
-def _refuse_beside(record: Mapping[str, Any], column: str, said: str, asked: str = "") -> None:
-    """Raise a BadRecord for choices that the question lacks, another answer, a verdict that an
-    answer is wrong, and the number of a choice.
+def _refuse_beside(raw: RawRecord, column: str, said: str, asked: str = "") -> None:
+    """Refuse choices, another answer, a verdict that an answer is wrong, and a choice's number.
 
     Args:
         column: of the answer.
         said: the answer as text.
         asked: the question; empty for a caption, which has no choices.
+
+    Raises:
+        BadRecord: ``bad_turn``, the answer may be the number of a choice in the question.
     """
+    record = raw.columns
     is_lettered = not (is_blank(record.get("A")) or is_blank(record.get("B")))
-    is_text, has_choices = type(record[column]) is str, False
+    is_text = type(record[column]) is str
     for name, value in record.items():
         what = "choices" if is_lettered and name in [*"ABCDEFGH"] else meaning_of(name)
         if what is None or name == column or is_blank(value):
             continue
-        is_number, reason = type(value) in (int, float), UNUSED
+        is_number = type(value) in (int, float)
+        held = value if isinstance(value, list | tuple) else [value]
+        texts = [str(each) for each in held if type(each) in (int, float)]
+        texts += [*filter(None, map(_words, texts_of(value)))]
         if what == "a verdict":  # of a caption, any label is one
-            word = str(value).strip().casefold().removesuffix(".0")
-            is_label = name == "label"
-            is_own = str(value) == said or (
-                is_label and said.strip(" .").casefold() in ("yes", "no", "true", "false")
-            )
-            is_wrong = type(value) in (bool, int, float, str) and not is_own and (
-                word in _WRONG or (is_label and column in CAPTIONS and word in ("1", "true"))
-            )  # fmt: skip
+            word, is_label = str(value).strip().casefold().removesuffix(".0"), name == "label"
+            is_own = str(value) == said or (is_label and _words(said) in ("yes", "no", *_TRUTH))
+            is_verdict = word in _WRONG or (is_label and column in CAPTIONS and word in _RIGHT)
+            is_refused = is_verdict and not is_own and not isinstance(value, list | OBJECT)
         elif not asked or (is_number and (what == "choices" or is_text)):
             continue
         else:
-            numbers = value if isinstance(value, list | tuple) else [value]
-            texts = [str(each) for each in numbers if type(each) in (int, float)] + texts_of(value)
-            if what == "choices":
-                has_choices, is_wrong = (
-                    True,
-                    not all(
-                        re.search(rf"(?<!\w){re.escape(_words(text))}(?!\w)", _words(asked))
-                        for text in texts
-                    ),
-                )
-            else:
-                reason, texts = "bad_turn", [text for text in texts if not is_blank(text)]
-                same = (_words(text).rstrip(".") == _words(said).rstrip(".") for text in texts)
-                is_wrong = bool(texts) and not any(same)
-        if is_wrong:
-            text = f"{name!r} is {cut(value)}, {what} beside {column!r}, {cut(record[column])}"
-            raise BadRecord(reason, f"{text}: a --transform says what is meant, or --ignore {name}")
-    labels = {*_LABEL.findall(asked)} if _NUMBER.fullmatch(said) and asked else {said}
+            is_refused = bool(texts) and _words(said) not in texts
+            is_refused = bool(texts) or not is_text if what == "choices" else is_refused
+        if is_refused and name not in raw.layout.stated_columns:
+            raw.refused[name] = f"{what} beside {column!r}"
+    labels = {*_LABEL.findall(asked)} if _NUMBER.fullmatch(said) else {said}
+    if said in labels or labels.isdisjoint(_SECOND):
+        return
     is_choice = is_text and re.search(rf"[.):\]]\s*{re.escape(said)}(?![\w.])", asked)
-    is_listed = len(labels) > 1 and not labels.isdisjoint(_SECOND) and not is_choice
-    may_count = is_listed and 0 <= float(said) <= len(labels)
-    if said not in labels and (may_count or (has_choices and not is_text)):
+    if 0 <= float(said) <= len(labels) > 1 and not is_choice:
         text = f"{column!r} is {cut(record[column])}, which may be the number of a choice"
         raise BadRecord("bad_turn", f"{text}: a --transform says of which one")
 
 
 def _words(text: str) -> str:
-    """Return a text in one case, with one space between words."""
-    return " ".join(text.casefold().split())
+    """Return a text in one case, with one space between words and no end."""
+    return "" if is_blank(text) else " ".join(text.casefold().split()).rstrip(" .")
 
 
 def is_blank(value: Any) -> bool:

@@ -99,6 +99,7 @@ class RawRecord:
     Attributes:
         dialect: the one that reads it; None before it is read, or if there is none.
         consumed: columns that were read besides those of the dialect.
+        refused: columns that ask for something else than is read, and what they are.
         unknown_keys: keys of messages, content parts and media that have a value and that nothing
             reads.
         has_medium: True if a medium was read.
@@ -117,6 +118,7 @@ class RawRecord:
         self.columns, self.layout, self.has_media = columns, layout, has_media
         self.dialect: Dialect | None = None
         self.consumed: set[str] = set()
+        self.refused: dict[str, str] = {}
         self.unknown_keys: list[str] = []
         self.has_medium = self.has_literal = False
         self._is_sample, self._start = members is not None, len(key or "") + 1
