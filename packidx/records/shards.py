@@ -20,12 +20,7 @@ from packidx.errors import SourceError
 from packidx.format.manifest import DEFAULT, Layout, Shard
 from packidx.io import storage, urls
 from packidx.io.storage import reading
-from packidx.records.containers.base import (
-    TASK_BYTES,
-    Edge,
-    ShardScan,
-    file_version,
-)
+from packidx.records.containers.base import TASK_BYTES, ShardScan, file_version
 from packidx.records.containers.registry import DEFAULT as JSONL
 from packidx.records.containers.registry import container
 
@@ -58,7 +53,7 @@ class InputFile:
     """How its source names things."""
 
 
-_Scanned = tuple[Shard, tuple[Edge, Edge] | None]
+_Scanned = tuple[Shard, tuple[tuple[str, bool], ...]]
 """A shard, and the edges of `ShardScan` if it was scanned now."""
 
 
@@ -76,7 +71,7 @@ def scan_shards(
 
     def scanned(file: InputFile) -> _Scanned:
         shard = known(file)
-        return _scanned(file) if shard is None else (shard, None)
+        return _scanned(file) if shard is None else (shard, ())
 
     total = sum(file_version(file.path)[0] for file in files)
     done = 0
@@ -87,29 +82,24 @@ def scan_shards(
             scans.append(each)
             done += each[0].bytes
             progress("scan", done, total)
-    for at in range(1, len(scans)):
-        if os.path.dirname(files[at - 1].path) == os.path.dirname(files[at].path):
-            for one, other in ((at - 1, at), (at, at - 1)):
-                if scans[one][1] and not scans[other][1] and scans[other][0].ranges:
-                    scans[other] = _scanned(files[other])  # its neighbour may have been cut since
-            scans[at - 1 : at + 1] = _marked(scans[at - 1], scans[at])
+    for at, (file, following) in enumerate(itertools.pairwise(files)):
+        if os.path.dirname(file.path) != os.path.dirname(following.path):
+            continue
+        for one, other in ((at, at + 1), (at + 1, at)):
+            if scans[one][1] and not scans[other][1] and scans[other][0].ranges:
+                scans[other] = _scanned(files[other])  # its neighbour may have been cut since
+        (left, edges), (right, others) = scans[at], scans[at + 1]
+        if edges and others and edges[-1][0] == others[0][0] and (edges[-1][1] or others[0][1]):
+            scans[at] = _with_torn(left, -1, left.rows - 1), edges
+            scans[at + 1] = _with_torn(right, 0, 0), others
     return [shard for shard, _ in scans]
 
 
-def _marked(one: _Scanned, other: _Scanned) -> tuple[_Scanned, _Scanned]:
-    """Mark the record of two shards in a row that is cut by the end of the first as torn."""
-    if one[1] is None or other[1] is None:
-        return one, other
-    last, first = one[1][1], other[1][0]
-    if last.key != first.key or not (last.is_orphan or first.is_orphan):
-        return one, other
-    (*before, end), (begin, *behind) = one[0].ranges, other[0].ranges
-    end = replace(end, torn=(*end.torn, end.first_row + end.num_records - 1))
-    begin = replace(begin, torn=(0, *begin.torn))
-    return (
-        (replace(one[0], ranges=(*before, end)), one[1]),
-        (replace(other[0], ranges=(begin, *behind)), other[1]),
-    )
+def _with_torn(shard: Shard, number: int, row: int) -> Shard:
+    """Mark the first or last record of a shard, which its end cuts, as torn."""
+    ranges = [*shard.ranges]
+    ranges[number] = replace(ranges[number], torn=tuple(sorted({*ranges[number].torn, row})))
+    return replace(shard, ranges=tuple(ranges))
 
 
 def check_unchanged(path: str, shard: Shard) -> None:

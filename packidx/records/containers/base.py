@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -25,14 +25,6 @@ TASK_RECORDS = 1 << 18
 """Records that it counts, where they are lines: there is a row for a line of two bytes, too."""
 
 
-class Edge(NamedTuple):
-    """The first or last record of a shard."""
-
-    key: str
-    is_orphan: bool
-    """True if it is files without a record, which another shard may have."""
-
-
 @dataclass(frozen=True, slots=True)
 class ShardScan:
     """What one pass over a shard finds out."""
@@ -43,8 +35,9 @@ class ShardScan:
     """Good and bad ones; what is blank is none."""
     ranges: tuple[RecordRange, ...]
     """The shard cut every `TASK_BYTES` or so where the container allows it; none is empty."""
-    edges: tuple[Edge, Edge] | None = None
-    """First and last record, where a record may go on in the next shard."""
+    edges: tuple[tuple[str, bool], ...] = ()
+    """Key of the first and of the last record, where one may go on in the next shard, and True if
+    it is files without a record."""
 
 
 class Locator(NamedTuple):
@@ -93,30 +86,26 @@ class Container(ABC):
         """Read one record, by its byte range where it has one and by its row otherwise.
 
         Raises:
-            BadRecord: there is a record, but it cannot be understood.
             SourceError: the file cannot be read, or has no such record.
         """
 
 
 class BrokenFile(Exception):
-    """A file broken as a whole; says what is wrong, and whoever knows its path adds that."""
+    """A file broken as a whole; `naming` adds its path."""
 
 
 @contextlib.contextmanager
-def named(path: str, advice: str = "") -> Iterator[None]:
-    """Turns a `BrokenFile` in the block into a `SourceError` with the file's name."""
+def naming(path: str, copy: str = "") -> Iterator[None]:
+    """Name `path` in a `SourceError` of the block, not the copy that is read, and in a
+    `BrokenFile`, which becomes one."""
     try:
         yield
     except BrokenFile as error:
-        raise SourceError(f"{path}: {error}{advice}") from None
-
-
-def attempted(make: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any] | BadRecord:
-    """Return what `make` returns, or why it is not a record, as a value."""
-    try:
-        return make(*arguments)
-    except BadRecord as error:
-        return error.with_traceback(None)
+        raise SourceError(f"{path}: {error}") from None
+    except SourceError as error:
+        if not copy:
+            raise
+        raise SourceError(str(error).replace(copy, path)) from error
 
 
 def too_few(path: str, row: int) -> SourceError:
@@ -186,25 +175,15 @@ def read_bytes(path: str, at: Locator) -> bytes:
 
 
 @contextlib.contextmanager
-def naming(copy: str, path: str) -> Iterator[None]:
-    """Errors in the block name `path`, and not the copy of it that is read."""
-    try:
-        yield
-    except SourceError as error:
-        raise SourceError(str(error).replace(copy, path)) from error
-
-
-@contextlib.contextmanager
 def local_shard(path: str, *, check: bool = False) -> Iterator[str]:
     """A file of this machine with the content of `path`, which errors in the block name.
 
     Args:
         check: compare a local copy with its digest, once per process.
     """
-    if not urls.is_url(path):
-        yield path
-        return
-    with reading(path):
-        copy = cache.local(path, check=check)
-    with naming(copy, path):
-        yield copy
+    copy = ""
+    if urls.is_url(path):
+        with reading(path):
+            copy = cache.local(path, check=check)
+    with naming(path, copy), reading(path):
+        yield copy or path

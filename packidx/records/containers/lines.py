@@ -37,10 +37,8 @@ from packidx.records.containers.base import (
     Locator,
     Record,
     ShardScan,
-    attempted,
     file_version,
     local_shard,
-    named,
     naming,
     read_bytes,
 )
@@ -69,7 +67,7 @@ class Lines(Container):
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
         hasher, cuts, number = hashlib.sha256(), Cuts(task_bytes, TASK_RECORDS), 0
         cuts.at(0, 0, 0)
-        with local_shard(path, check=True) as here, storage.reading(here), open(here, "rb") as file:
+        with local_shard(path, check=True) as here, open(here, "rb") as file:
             offset = skip_bom(file)
             hasher.update(_BOM[:offset])
             while lines := file.readlines(SCAN_BLOCK):
@@ -83,11 +81,7 @@ class Lines(Container):
 
     def read(self, path: str, record_range: RecordRange) -> Iterator[Record]:
         offset, row = record_range.start, record_range.first_row
-        with (
-            local_shard(path) as here,
-            storage.reading(here),
-            open(here, "rb", buffering=1 << 20) as file,
-        ):
+        with local_shard(path) as here, open(here, "rb", buffering=1 << 20) as file:
             offset = offset or skip_bom(file)
             file.seek(offset)
             for line in file:
@@ -95,7 +89,7 @@ class Lines(Container):
                     return
                 if not line.isspace():
                     text = line.removesuffix(b"\n").removesuffix(b"\r")
-                    yield Record(attempted(decode, text), Locator(row, offset, len(text)))
+                    yield Record(decode(text), Locator(row, offset, len(text)))
                     row += 1
                 offset += len(line)
 
@@ -108,40 +102,32 @@ def skip_bom(file: Any) -> int:
     return len(file.read(len(_BOM))) if file.peek(len(_BOM)).startswith(_BOM) else 0
 
 
-def decode(line: bytes) -> dict[str, Any]:
-    """Return one line's JSON object; ``NaN`` and ``Infinity`` in it are null.
-
-    Raises:
-        BadRecord: ``bad_utf8``, ``bad_json`` or ``bad_record`` (JSON, but not an object).
-    """
+def decode(line: bytes) -> dict[str, Any] | BadRecord:
+    """Return one line's JSON object, ``NaN`` and ``Infinity`` in it null, or why it is none."""
     try:
         try:
-            return as_object(orjson.loads(line))
+            return as_record(orjson.loads(line))
         except ValueError:
             if _NO_NUMBER.search(line) is None:
                 raise
-            return as_object(orjson.loads(orjson.dumps(json.loads(line))))
+            return as_record(orjson.loads(orjson.dumps(json.loads(line))))
     except (ValueError, TypeError) as error:
         try:
             line.decode()
         except UnicodeDecodeError as wrong:
             text = f"byte {wrong.start} is not UTF-8: write the file as UTF-8"
-            raise BadRecord("bad_utf8", text) from None
+            return BadRecord("bad_utf8", text)
         text = f"{getattr(error, 'msg', error)} at character {getattr(error, 'pos', 0)}"
-        raise BadRecord("bad_json", f"{text} of the record") from None
+        return BadRecord("bad_json", f"{text} of the record")
 
 
-def as_object(value: Any) -> dict[str, Any]:
-    """Return a JSON value that is a record.
-
-    Raises:
-        BadRecord: ``bad_record``, it is not an object.
-    """
-    if not isinstance(value, dict):
-        kind = {list: "a list", str: "text", type(None): "null", bool: "a boolean"}
-        text = f"the record is {kind.get(type(value), 'a number')}, not an object"
-        raise BadRecord("bad_record", text)
-    return value
+def as_record(value: Any) -> dict[str, Any] | BadRecord:
+    """Return a JSON value if it is a record, or why it is none."""
+    if isinstance(value, dict | BadRecord):
+        return value
+    kind = {list: "a list", str: "text", type(None): "null", bool: "a boolean"}
+    text = f"the record is {kind.get(type(value), 'a number')}, not an object"
+    return BadRecord("bad_record", text)
 
 
 class Converted(Container):
@@ -157,22 +143,20 @@ class Converted(Container):
         self._delimiter = delimiter
 
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
-        with local_shard(path, check=True) as here, storage.reading(here):
+        with local_shard(path, check=True) as here:
             content = content_of(here)
         found = ARROW.scan(self._copy(path, check=True), task_bytes)
         return ShardScan(content.nbytes, content.sha256, found.num_records, found.ranges)
 
     def read(self, path: str, record_range: RecordRange) -> Iterator[Record]:
         copy = self._copy(path)
-        with naming(copy, path):
-            for raw in ARROW.read(copy, record_range):
-                yield raw._replace(data=attempted(_decode, raw))
+        with naming(path, copy):
+            yield from map(_decoded, ARROW.read(copy, record_range))
 
     def read_one(self, path: str, at: Locator) -> Record:
         copy = self._copy(path)
-        with naming(copy, path):
-            raw = ARROW.read_one(copy, at)
-        return raw._replace(data=_decode(raw))
+        with naming(path, copy):
+            return _decoded(ARROW.read_one(copy, at))
 
     def _copy(self, path: str, check: bool = False) -> str:
         """Return the path of the copy of a shard.
@@ -187,8 +171,7 @@ class Converted(Container):
             version = f"{version} {os.stat(path).st_ctime_ns}"  # no copy has another file's
         key = f"{nbytes} {version} {self._text}.{self._codec} {self._delimiter} Arrow, 5"
         try:
-            with named(path):
-                return cache.made(source, key, functools.partial(self._convert, path), check=check)
+            return cache.made(source, key, functools.partial(self._convert, path), check=check)
         except OSError as error:
             refuse_open_files(error)
             raise SourceError(
@@ -224,37 +207,30 @@ class Converted(Container):
                 yield from list_records(file, holder)
             elif self._text == "jsonl":
                 skip_bom(file)
-                yield from (attempted(decode, line) for line in file if not line.isspace())
+                yield from (decode(line) for line in file if not line.isspace())
             else:
                 is_quoted = self._text == "csv" or self._delimiter is not None
                 delimiter = self._delimiter or ("," if is_quoted else "\t")
                 yield from cell_records(file, delimiter, is_quoted)
 
 
-def _encode(record: Any) -> bytes:
+def _encode(value: Any) -> bytes:
     """A record, or why there is none, as JSON."""
+    record = as_record(value)
     try:
         if not isinstance(record, BadRecord):
-            return orjson.dumps(as_object(record))
-    except BadRecord as error:
-        record = error
+            return orjson.dumps(record)
     except TypeError as error:  # half a character, an integer of over 64 bits, or nested too deeply
         reason = "bad_utf8" if "UTF-8" in str(error) else "bad_json"
         record = BadRecord(reason, f"the record cannot be kept: {error}")
     return orjson.dumps([record.reason, record.detail])
 
 
-def _decode(raw: Record) -> dict[str, Any]:
-    """The record in a row of the copy.
-
-    Raises:
-        BadRecord: there is none.
-    """
-    assert isinstance(raw.data, dict)
-    record = orjson.loads(raw.data["record"])
-    if isinstance(record, list):
-        raise BadRecord(*record)
-    return dict(record)
+def _decoded(row: Record) -> Record:
+    """The record in a row of the copy."""
+    assert isinstance(row.data, dict)
+    record = orjson.loads(row.data["record"])
+    return row._replace(data=BadRecord(*record) if isinstance(record, list) else record)
 
 
 def cell_records(

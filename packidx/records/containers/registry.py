@@ -9,7 +9,7 @@ from typing import get_args
 from packidx.errors import OptionError, SourceError
 from packidx.format.manifest import Container as Kind
 from packidx.io import urls
-from packidx.records.containers.base import Container, local_shard, named
+from packidx.records.containers.base import Container, local_shard
 from packidx.records.containers.lines import CODECS, Converted, Lines, json_kind, open_text
 from packidx.records.containers.tables import ARROW, PARQUET
 from packidx.records.containers.tar import Tar
@@ -99,6 +99,6 @@ def kind_of(path: str) -> str | None:
     if kind is None or not path.endswith(JSON):
         return kind
     _, dot, codec = kind.partition(".")
-    with local_shard(path) as copy, named(path), open_text(copy, codec) as file:
+    with local_shard(path) as copy, open_text(copy, codec) as file:
         text, _ = json_kind(file)
     return None if text is None else text + dot + codec

@@ -15,13 +15,11 @@ import pyarrow.parquet as pq
 
 from packidx.errors import BadRecord, SourceError
 from packidx.format.manifest import RecordRange
-from packidx.io import storage
 from packidx.io.cache import content_of
 from packidx.recent import Recent
 from packidx.records.containers.base import (
     TASK_BYTES,
     TASK_RECORDS,
-    BrokenFile,
     Container,
     Cuts,
     Locator,
@@ -35,7 +33,7 @@ from packidx.records.containers.base import (
 _BATCH_BYTES = 4 << 20
 _CACHE_BYTES = 32 << 20
 _MAX_BATCH = 1024  # rows
-_ERRORS = (pa.ArrowException, OSError, ValueError, BrokenFile)  # ValueError: names not in UTF-8
+_ERRORS = (pa.ArrowException, OSError, ValueError)
 _MAGIC = b"ARROW1"  # of an Arrow file
 _END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
 _ROWS = 256  # made into Python objects at once
@@ -104,7 +102,7 @@ class Table(Container):
         atexit.register(remembered.cache_clear)  # while all it needs is still there
 
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
-        with local_shard(path, check=True) as here, storage.reading(here):
+        with local_shard(path, check=True) as here:
             content = content_of(here)
             file = self._open(here, True)
         cuts, work = Cuts(task_bytes, TASK_RECORDS), 0
@@ -128,10 +126,7 @@ class Table(Container):
 
     def read_one(self, path: str, at: Locator) -> Record:
         with local_shard(path) as here:
-            record = self._remembered(here, file_version(here)).record(at.row)
-        if isinstance(record, BadRecord):
-            raise record
-        return Record(record, at)
+            return Record(self._remembered(here, file_version(here)).record(at.row), at)
 
 
 def records_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | BadRecord]:
@@ -172,9 +167,9 @@ def without_nulls(value: Any) -> Any:
 
 
 def _check_names(names: list[str]) -> None:
-    """Raise a `BrokenFile` if two columns have one name: records have no place for both."""
+    """Raise a ValueError if two columns have one name: records have no place for both."""
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise BrokenFile(f"it has several columns of the same name ({', '.join(twice)}): rename")
+        raise ValueError(f"it has several columns of the same name ({', '.join(twice)}): rename")
 
 
 def _broken(path: str, what: str, error: object) -> SourceError:
@@ -228,7 +223,7 @@ def _open_arrow(path: str, is_checked: bool) -> TableFile:
         else:
             file.seek(max(0, file.size() - len(_END)))
             if file.read() != _END:
-                raise BrokenFile("it has no end-of-stream mark, so it is cut")
+                raise ValueError("it has no end-of-stream mark, so it is cut")
             file.seek(0)
             table = pa.ipc.open_stream(file)
             held = list(table)

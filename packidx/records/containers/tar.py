@@ -35,13 +35,11 @@ from packidx.records.containers.base import (
     BrokenFile,
     Container,
     Cuts,
-    Edge,
     Locator,
     Record,
     ShardScan,
-    attempted,
     file_version,
-    named,
+    naming,
     read_bytes,
     too_few,
 )
@@ -61,7 +59,6 @@ _BLOCK = 512  # bytes of a header
 _GLANCE = 4096  # bytes of a medium that are counted as work: most that is looked at is a header
 _SCAN_BLOCK, _MOST = 1 << 14, 1 << 20  # bytes of a request to a store
 _SMALL = 1 << 18  # bytes of a sample that is read through rather than jumped over
-_ADVICE = "; restore the shard"
 
 
 @dataclass(slots=True)
@@ -132,8 +129,8 @@ class Tar(Container):
             replace(part, torn=tuple(n for n in torn if 0 <= n - part.first_row < part.num_records))
             for part in cuts.ranges(end, len(seen), work)
         )
-        first, last = Edge(keys[0], seen[0][0] == _ORPHAN), Edge(keys[-1], seen[-1][0] == _ORPHAN)
-        return ShardScan(nbytes, hasher.hexdigest(), len(seen), parts, (first, last))
+        edges = tuple((keys[at], seen[at][0] == _ORPHAN) for at in (0, -1))
+        return ShardScan(nbytes, hasher.hexdigest(), len(seen), parts, edges)
 
     def read(self, path: str, record_range: RecordRange) -> Iterator[Record]:
         start, end = record_range.start, record_range.end
@@ -142,10 +139,10 @@ class Tar(Container):
             is_dense = _MOST < end - start < _SMALL * record_range.num_records
             blocks = ranges.blocks_of(path, end, _MOST if is_dense else ranges.BLOCK)
         whole = Extent(path, 0, end, blocks=blocks)
-        with named(path, _ADVICE):
+        with naming(path):
             for sample in samples_of(whole.open(), start, end, whole):
                 at = Locator(row, sample.start, sample.end - sample.start)
-                data = attempted(_data_of, sample)
+                data = _data_of(sample)
                 if row in record_range.torn:
                     names = ", ".join(file.name for file in sample.files.values())
                     text = f"sample {sample.key!r} has only {names[:200]}: other members are "
@@ -158,7 +155,7 @@ class Tar(Container):
 
     def read_one(self, path: str, at: Locator) -> Record:
         data = read_bytes(path, at)
-        with named(f"{path}, from byte {at.offset} on", _ADVICE):
+        with naming(f"{path}, from byte {at.offset} on"):
             samples = list(samples_of(io.BytesIO(data), 0, len(data)))
         if len(samples) != 1:
             raise SourceError(
@@ -256,30 +253,23 @@ def samples_of(
         raise BrokenFile(f"there is no header of a tar's member at byte {at}")
 
 
-def _data_of(sample: Sample) -> dict[str, Any]:
-    """Return the record of a sample.
-
-    Raises:
-        BadRecord: it has none, or one that cannot be decoded.
-    """
+def _data_of(sample: Sample) -> dict[str, Any] | BadRecord:
+    """Return the record of a sample, or why it has none."""
     member, text = map(sample.data.get, (_RECORD, _TEXT))
     if member is None and text is None:
         has = ", ".join(sample.files)[:200]
         wrong = f"has no json or txt member, only {has}: a record is one of these"
-        raise BadRecord("bad_record", f"sample {sample.key!r} {wrong}")
-    record: dict[str, Any] = {}
-    if member is not None:
-        try:
-            record = decode(member)
-        except BadRecord as error:
-            where = f"(member {sample.files[_RECORD].name!r} of the shard)"
-            raise BadRecord(error.reason, f"{error.detail} {where}") from None
+        return BadRecord("bad_record", f"sample {sample.key!r} {wrong}")
+    record = {} if member is None else decode(member)
+    if isinstance(record, BadRecord):
+        where = f"(member {sample.files[_RECORD].name!r} of the shard)"
+        return BadRecord(record.reason, f"{record.detail} {where}")
     if text is not None:
         try:
             record = {_TEXT: text.decode(), **record}
         except UnicodeDecodeError:
             detail = f"member {sample.files[_TEXT].name!r} is not UTF-8: write it anew"
-            raise BadRecord("bad_utf8", detail) from None
+            return BadRecord("bad_utf8", detail)
     if record.get("id") in (None, ""):
         record["id"] = sample.key
     return {**record, KEY: sample.key}
