@@ -129,7 +129,8 @@ def test_conversations(name: str, tmp: Path, clips: list[Path]) -> None:
 
 
 def one_video(ref: Any, **facts: Any) -> Conversation:
-    turns = Turn("user", ("What?", Media("video", ref, facts))), Turn("assistant", ("A cat.",))
+    stated = {name: fact for name, fact in facts.items() if fact is not None}
+    turns = Turn("user", ("What?", Media("video", ref, stated))), Turn("assistant", ("A cat.",))
     return Conversation(turns)
 
 
