@@ -36,8 +36,7 @@ from packidx.io import storage, urls
 from packidx.io.option_files import dump_yaml, load_yaml, members, options_of, read_options, section
 from packidx.plan.options import OPTIONS, PlanOptions
 from packidx.plan.select.mixture import Mixture
-from packidx.records.sources.find_shards import find_shards
-from packidx.records.sources.mixes import DataSet, is_mix
+from packidx.records.sources.find_shards import DataSet, find_shards, is_mix
 from packidx.run.workers import Progress
 from packidx.user_code import load_named
 

@@ -34,8 +34,7 @@ from packidx.records.containers.tar import TORN
 from packidx.records.media.opener import forget_media
 from packidx.records.media.paths import check_places
 from packidx.records.shards import InputFile, check_unchanged, scan_shards
-from packidx.records.sources.find_shards import find_shards
-from packidx.records.sources.mixes import DataSet
+from packidx.records.sources.find_shards import DataSet, find_shards
 from packidx.run import open_workers
 from packidx.run.workers import Progress, num_workers, silent
 from packidx.software import software

@@ -28,11 +28,10 @@ from packidx.records.conversation import (
     to_record,
 )
 from packidx.records.fetch import Fetcher
-from packidx.records.media.held import ending_of
 from packidx.records.media.images import read_image
 from packidx.records.media.opener import MediaOpener, media_info
 from packidx.records.media.paths import MediaRoot
-from packidx.records.media.references import refs_of
+from packidx.records.media.references import ending_of, refs_of
 
 Names = list[str | list[str]]
 """Member names of a sample's media, in order of appearance; of a video's frames a list."""

@@ -31,12 +31,11 @@ from packidx.io import files, urls
 from packidx.io.output_folder import Kind, replacing
 from packidx.precompute.sources import Options, find_sources
 from packidx.records.conversation import Media
-from packidx.records.layout import KNOWN
-from packidx.records.media.held import media_in
+from packidx.records.dialects.raw_record import KNOWN
 from packidx.records.media.images import label_of, open_image, read_image
 from packidx.records.media.opener import MediaOpener
 from packidx.records.media.paths import MediaRoot
-from packidx.records.media.references import refs_of
+from packidx.records.media.references import media_in, refs_of
 from packidx.records.read import CARRIED
 from packidx.records.shards import scan_shards
 from packidx.run import open_workers

@@ -32,27 +32,33 @@ from packidx.records.containers.registry import DEFAULT as JSONL
 from packidx.records.containers.registry import container
 from packidx.records.conversation import Conversation, Media, to_record
 from packidx.records.dialects.documents import read_mmc4, read_obelics, read_text, read_tokens
-from packidx.records.dialects.messages import read_messages
+from packidx.records.dialects.messages import (
+    OF_LOONGFORGE,
+    read_finevision,
+    read_loongforge,
+    read_messages,
+)
 from packidx.records.dialects.preference import BESIDE, refuse_preferences, take_side
 from packidx.records.dialects.qa import FORMS, QUESTIONS, read_answer, read_caption
-from packidx.records.dialects.raw_record import Dialect, RawRecord
-from packidx.records.dialects.texts import OF_LOONGFORGE, read_finevision, read_loongforge
-from packidx.records.layout import (
+from packidx.records.dialects.raw_record import (
     CAPTIONS,
     IDS,
     SYSTEM,
     UNUSED,
+    Dialect,
+    RawRecord,
     hidden_columns,
     key_of,
     own_columns,
     standard_columns,
 )
-from packidx.records.media.held import NUMBERS, content_in
 from packidx.records.media.opener import MediaOpener
 from packidx.records.media.references import (
     LIST_KEYS,
+    NUMBERS,
     OBJECT,
     TURN_KEYS,
+    content_in,
     is_empty,
     named,
     state_facts,
@@ -190,18 +196,19 @@ class RecordReader:
                 name = f"{kind}_id"
                 if not (is_empty(record.get(name)) or name in self._ignored or has_media):
                     left[name] = f"the id of a medium ({kind}) that the record does not hold"
-        keys = (key for key in raw.unknown_keys if key not in self._ignored)
-        left = dict.fromkeys(keys, "a key of a message") | left | raw.refused
-        merge_columns(columns, dict.fromkeys(left, NOT_USED))
-        _refuse(left)
+        if raw.unknown_keys or raw.refused:
+            keys = (key for key in raw.unknown_keys if key not in self._ignored)
+            left = dict.fromkeys(keys, "a key of a message") | left | raw.refused
+        if left:
+            merge_columns(columns, dict.fromkeys(left, NOT_USED))
+            raise _unread(left)
 
 
-def _refuse(left: Mapping[str, str]) -> None:
-    """Raise a BadRecord (`UNUSED`) for columns that are left, if there are any."""
-    if left:
-        said = ", ".join(f"{name!r} ({what})" for name, what in left.items())
-        text = f"nothing reads {said}: --ignore {','.join(left)} leaves it out"
-        raise BadRecord(UNUSED, f"{text}, a --transform says what is meant (docs/data.md)")
+def _unread(left: Mapping[str, str]) -> BadRecord:
+    """Return the error of a record with columns or keys (name → what it is) that are left."""
+    said = ", ".join(f"{name!r} ({what})" for name, what in left.items())
+    text = f"nothing reads {said}: --ignore {','.join(left)} leaves it out"
+    return BadRecord(UNUSED, f"{text}, a --transform says what is meant (docs/data.md)")
 
 
 def _mask_in(name: str, value: Any, ids: Any) -> str | None:
@@ -259,7 +266,8 @@ def _conversation(raw: RawRecord) -> Conversation:
                     raise BadRecord("bad_media", f"the record's {says}, but it has {has}")
             if (meta := raw.columns.get("mm_inputs_meta")) is not None and conversation.turns:
                 state_facts(meta, conversation.media)
-            _refuse(raw.refused)
+            if raw.refused:
+                raise _unread(raw.refused)
             return conversation
     raw.dialect = None
     asks = any(raw.columns.get(name) for name in QUESTIONS)

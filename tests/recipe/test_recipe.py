@@ -22,7 +22,7 @@ from packidx.recipe import (
     recipe_given,
     recipe_of,
 )
-from packidx.records.sources.mixes import DataSet
+from packidx.records.sources.find_shards import DataSet
 
 WHOLE = """
 sources:

@@ -16,7 +16,7 @@ from packidx.errors import BadRecord, OptionError
 from packidx.format.manifest import DEFAULT, Layout, decoded
 from packidx.format.terms import COLUMNS, TAGS
 from packidx.records.dialects.messages import standard_message
-from packidx.records.layout import key_of, standard_columns
+from packidx.records.dialects.raw_record import key_of, standard_columns
 from packidx.records.read import parse
 from packidx.records.shards import scan
 

@@ -44,7 +44,7 @@ from packidx.records.containers.base import (
     too_few,
 )
 from packidx.records.containers.lines import decode
-from packidx.records.media.held import media_in
+from packidx.records.media.references import media_in
 
 KEY = "__key__"
 """Column of a sample's key, as in a WebDataset."""

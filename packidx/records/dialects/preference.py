@@ -182,7 +182,8 @@ def _answered(rest: dict[str, Any], answer: Any, side: str, column: str) -> dict
             [content_of(turn) for turn in each if role_of(turn) in _ASKING]
             for each in (asked or (), turns)
         )
-        if first not in (whole[: len(first)], whole[1 : len(first) + 1]):
+        begins = first in (whole[: len(first)], whole[1 : len(first) + 1])
+        if not begins or len(turns) < len(asked or ()):
             raise _bad(f"{side!r} is a conversation that does not begin with {name!r}: drop one")
         return {**kept, "messages": turns}
     if asked is None:

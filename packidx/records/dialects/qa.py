@@ -29,10 +29,8 @@ from packidx.records.dialects.messages import (
     pair_turns,
     read_turns,
 )
-from packidx.records.dialects.raw_record import URLS, RawRecord
-from packidx.records.layout import CAPTIONS
-from packidx.records.media.held import texts_of
-from packidx.records.media.references import OBJECT, cut, refuse_rounded, text_of
+from packidx.records.dialects.raw_record import CAPTIONS, URLS, RawRecord
+from packidx.records.media.references import OBJECT, cut, refuse_rounded, text_of, texts_of
 
 ANSWERS = ("response", "completion", "output", "answer", "answers", "answerKey")
 """Columns of an answer."""
@@ -189,7 +187,7 @@ def _refuse_beside(raw: RawRecord, column: str, said: str, asked: str = "") -> N
             word, is_label = str(value).strip().casefold().removesuffix(".0"), name == "label"
             is_own = str(value) == said or (is_label and _words(said) in ("yes", "no", *_TRUTH))
             is_verdict = word in _WRONG or (is_label and column in CAPTIONS and word in _RIGHT)
-            is_refused = is_verdict and not is_own and not isinstance(value, list | OBJECT)
+            is_refused = is_verdict and not is_own and isinstance(value, str | float | int)
         elif not asked or (is_number and (what == "choices" or is_text)):
             continue
         else:

@@ -23,7 +23,6 @@ from packidx.records.media.clips import (
     video_info,
     with_stated,
 )
-from packidx.records.media.held import kind_of_name
 from packidx.records.media.images import MAX_PIXELS, image_info, label_of, open_image
 from packidx.records.media.paths import (
     MediaRoot,
@@ -32,7 +31,7 @@ from packidx.records.media.paths import (
     resolve,
     shortened,
 )
-from packidx.records.media.references import opened_kind, refs_of
+from packidx.records.media.references import kind_of_name, opened_kind, refs_of
 
 Moved = Callable[[str], str]
 """Absolute path or URL when it was counted → where it is now."""

@@ -45,7 +45,6 @@ _DATA = (
 )
 _FORM = "in a form that packidx does not read (unpack them, or move them out of the folder)"
 _OUTSIDE = "behind a link out of it (name them as a source, or by a glob, if they belong to it)"
-_NOWHERE = f"in no split ({_AGAIN} if they belong to it)"
 _NAMED = 3  # files that a sentence names before it counts
 _SPLIT = re.compile(
     r"(?<![a-z])(?:(?P<train>train|training)|(?P<validation>validation|valid|val|dev)"
@@ -122,8 +121,19 @@ def _files_below(
         What to sort by, path below the folder, source, and True for a tar that Energon lists.
     """
     top = os.path.basename(urls.absolute(folder)) or "data"
-    for here, folders, files in _walked(folder, beside):
+    seen = set[str]()  # folders, which a link may lead back to
+    for here, folders, files in storage.walk(folder):
         below = _below(here, folder)
+        real = here if urls.is_url(here) else os.path.realpath(here)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        entries = () if urls.is_url(here) else os.scandir(here)
+        for entry in [each for each in entries if each.is_symlink() and each.name != ENERGON]:
+            if not is_inside(os.path.realpath(entry.path), reach(folder)):
+                (folders if entry.name in folders else files).remove(entry.name)
+                beside.append((_OUTSIDE, os.path.join(below, entry.name)))
         is_output = "snapshots" in folders and "windows" in folders
         if "manifest.json" in files:
             stated = read_json_object(urls.join(here, "manifest.json"))
@@ -132,11 +142,9 @@ def _files_below(
             folders.clear()
         elif ENERGON in folders:
             folders.clear()
-            for place, split in enumerate((splits if not below else None) or (None,)):
-                names, astray = _prepared(here, split)
-                beside += [(_NOWHERE, os.path.join(below, tar)) for tar in astray]
-                source = (below or top) + (f"/{split}" if split not in (None, _TRAIN) else "")
-                for number, tar in enumerate(names):
+            for place, split in enumerate((splits if not below else None) or (_TRAIN,)):
+                source = (below or top) + (f"/{split}" if split != _TRAIN else "")
+                for number, tar in enumerate(_prepared(here, split)):
                     order = os.path.join(below, f"{place:03d}-{number:09d}")
                     yield order, os.path.join(below, tar), source, True
         elif _STATE in files:
@@ -153,25 +161,6 @@ def _files_below(
                     yield path, path, source_name(path, top), False
                 elif name.lower().endswith(_DATA):  # .JSONL is not read either
                     beside.append((_FORM, path))
-
-
-def _walked(folder: str, beside: Beside) -> Iterator[tuple[str, list[str], list[str]]]:
-    """`storage.walk`, into each folder once, though a symbolic link may lead back up; what leads
-    out of `folder` by a link is added to `beside`, and nothing else is done with it."""
-    seen = set()
-    for here, folders, files in storage.walk(folder):
-        if not urls.is_url(here):
-            real = os.path.realpath(here)
-            if real in seen:
-                folders.clear()
-                continue
-            seen.add(real)
-            for name in [entry.name for entry in os.scandir(here) if entry.is_symlink()]:
-                path = os.path.join(here, name)  # the files of Energon's are refused one by one
-                if name != ENERGON and not is_inside(os.path.realpath(path), reach(folder)):
-                    (folders if name in folders else files).remove(name)
-                    beside.append((_OUTSIDE, _below(path, folder)))
-        yield here, folders, files
 
 
 def _below(path: str, folder: str) -> str:
@@ -212,9 +201,9 @@ def _saved(folder: str) -> list[str]:
     return _checked(path, folder, names)
 
 
-def _prepared(folder: str, split: str | None) -> tuple[list[str], list[str]]:
-    """The tars of a split of Energon's, in the order in which the info lists them, and those of no
-    split, as paths below the folder.
+def _prepared(folder: str, split: str) -> list[str]:
+    """The tars of a split of Energon's, in the order in which the info lists them, as paths below
+    the folder.
 
     Raises:
         SourceError: the description cannot be read or understood, has no such split, names shards
@@ -226,44 +215,32 @@ def _prepared(folder: str, split: str | None) -> tuple[list[str], list[str]]:
         raise SourceError(f"{info} has no shard_counts: run `energon prepare`, or name the tars")
     names = _checked(info, folder, [*map(str, every)])
     path, stated = _described(folder, ("split.yaml", "split.json"))
-    parts: dict[str, list[str]] = {_TRAIN: names} if split is None else {}
-    excluded: list[str] = []
-    if stated is not None:
-        shards = stated.get("split_parts") if isinstance(stated, dict) else None
-        if not isinstance(shards, dict):
-            raise SourceError(f"{path} has no split_parts: {_AGAIN}")
-        try:
-            parts = {str(name): _expanded(patterns) for name, patterns in shards.items()}
-            excluded = _expanded(stated.get("exclude"))
-        except (TypeError, ValueError) as error:
-            raise SourceError(f"{path} has {stated!r:.100} as shards: {error}; {_AGAIN}") from None
-    split = split or _TRAIN
-    if split not in parts:
-        known = ", ".join(parts) or "none"
+    if stated is None and split == _TRAIN:
+        return names
+    shards = stated.get("split_parts") if isinstance(stated, dict) else None
+    if not isinstance(shards, dict):
+        raise SourceError(f"{path} has no split_parts: {_AGAIN}")
+    if split not in shards:
+        known = ", ".join(map(str, shards)) or "none"
         raise SourceError(f"{folder} has no split {split!r}, there are: {known}; name FOLDER#SPLIT")
+    try:
+        taken, excluded = (
+            {name for each in patterns or () for name in braceexpand.braceexpand(each)}
+            for patterns in (shards[split], stated.get("exclude"))
+        )
+    except (TypeError, ValueError) as error:
+        raise SourceError(f"{path} has {stated!r:.100} as shards: {error}; {_AGAIN}") from None
     if single := next((name for name in excluded if ".tar/" in name), None):
         raise SourceError(
             f"{path} excludes single samples ({single!r}): whole shards are read, so take these "
             "entries out of a copy of the folder's .nv-meta, and give `packidx plan --exclude`"
         )
-    wanted = {*parts[split]}.difference(excluded)
     text = f"the {split} split of {folder} has"
-    if unknown := sorted(wanted.difference(names)):
+    if unknown := sorted(taken.difference(excluded, names)):
         raise SourceError(f"{text} {unknown[0]!r}, which {info} does not list: {_AGAIN}")
-    if not wanted:
+    if taken <= excluded:
         raise SourceError(f"{text} no shard that is not excluded: check {path}")
-    there: list[str] = []
-    for inner, folders, files in _walked(folder, []):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        there += [os.path.join(_below(inner, folder), n) for n in files if n.endswith(".tar")]
-    placed = {*excluded, *(tar for tars in parts.values() for tar in tars)}
-    astray = dict.fromkeys(tar for tar in (*names, *sorted(there)) if tar not in placed)
-    return [tar for tar in names if tar in wanted], [*astray]
-
-
-def _expanded(patterns: Any) -> list[str]:
-    """The names that the brace patterns of a list stand for."""
-    return [name for each in patterns or () for name in braceexpand.braceexpand(each)]
+    return [name for name in names if name in taken - excluded]
 
 
 def _described(folder: str, names: tuple[str, ...]) -> tuple[str, Any]:

@@ -16,7 +16,6 @@ from typing import Any
 
 from packidx.errors import SourceError
 from packidx.io import storage, urls
-from packidx.io.option_files import load_yaml
 from packidx.records.containers.registry import SUFFIXES
 from packidx.records.media.paths import refuse_outside
 
@@ -118,15 +117,15 @@ def _splits_of_card(arg: str, folder: str, config: str | None) -> dict[str, list
         SourceError: there is no such config, or it states what is not applied here, or files that
             are not of its repository.
     """
+    from huggingface_hub import metadata_load
+
     path = os.path.join(folder, _CARD)
     refuse_outside(path, folder)
-    text = storage.read(path).decode(errors="replace") if os.path.isfile(path) else ""
-    head = re.match(r"---\s*\n(.*?)\n---", text, re.DOTALL)
     try:
-        card = load_yaml(head[1].encode()) if head else None
-    except ValueError as error:
+        card = metadata_load(path) if os.path.isfile(path) else None
+    except Exception as error:  # of its YAML library
         raise SourceError(f"{arg}: its README cannot be understood ({error})") from None
-    listed: list[Any] = card.get("configs") or [] if isinstance(card, dict) else []
+    listed: list[Any] = (card or {}).get("configs") or []
     configs = {
         str(each.get("config_name", "default")): each for each in listed if isinstance(each, dict)
     }

@@ -104,21 +104,6 @@ def test_tars_that_energon_excludes_are_not_read(tmp_path: Path, excluded: str) 
     assert len(kept) < len(names)
 
 
-def test_tars_of_no_split_are_warned_of(tmp_path: Path) -> None:
-    names = [f"s-{number}.tar" for number in range(8)]
-    splits = {
-        "exclude": ["s-1.tar", "t-{0..4}.tar"],
-        "split_parts": {"train": ["s-{0..2}.tar"], "val": ["s-{3..5}.tar"], "test": ["s-6.tar"]},
-    }
-    folder = prepared(tmp_path / "set", names, splits)
-    (folder / "loop").symlink_to(folder)
-    summary = estimate_lengths([str(folder), f"{folder}#val"], tmp_path / "out", workers=1)
-    assert summary.num_samples == 5
-    assert summary.warnings == [
-        f"2 file(s) of {folder} not read, in no split (run `energon prepare` again if they belong to it): 's-7.tar', 'stray.tar'",
-    ]
-
-
 def test_a_split_of_which_all_is_excluded_is_an_error(tmp_path: Path) -> None:
     splits = {"exclude": ["s-{0..1}.tar"], "split_parts": {"train": ["s-0.tar"]}}
     prepared(tmp_path / "set", ["s-0.tar", "s-1.tar"], splits)
