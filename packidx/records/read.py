@@ -196,12 +196,12 @@ class RecordReader:
                 name = f"{kind}_id"
                 if not (is_empty(record.get(name)) or name in self._ignored or has_media):
                     left[name] = f"the id of a medium ({kind}) that the record does not hold"
-        if raw.unknown_keys or raw.refused:
+        if raw.unknown_keys:
             keys = (key for key in raw.unknown_keys if key not in self._ignored)
-            left = dict.fromkeys(keys, "a key of a message") | left | raw.refused
+            left = dict.fromkeys(keys, "a key of a message") | left
         if left:
             merge_columns(columns, dict.fromkeys(left, NOT_USED))
-            raise _unread(left)
+            raise _unread(left | raw.refused)
 
 
 def _unread(left: Mapping[str, str]) -> BadRecord:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,10 @@ import pytest
 import torchvision_cpu  # noqa: F401  (before transformers)
 from PIL import Image
 from read_back import Outcome, read_back
+
+from packidx import estimate_lengths
+from packidx.errors import BadRecord, SourceError
+from packidx.records.read import parse
 
 Read = Callable[..., list[Outcome]]
 
@@ -61,19 +66,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a wrong one": ({"answer": {"text": "hello", "is_correct": False}}, "bad_turn"),
     "answers in a cell": ({"answers": '["red", "blue"]'}, "bad_turn"),
     "a letter of answers": ({"answers": ["red", "green"], "answer": "B"}, "unused_column"),
-    "numbered from 0": ({"choices": ["red", "green"], "answer": 0}, "unused_column"),
-    "ARC": (
-        {"choices": {"text": ["red", "green"], "label": ["A", "B"]}, "answerKey": "B"},
-        "unused_column",
-    ),
-    "option_a": ({"option_a": "red", "option_b": "green", "answer": "B"}, "unused_column"),
-    "candidates": ({"candidates": ["red", "green"], "answer": "red"}, "unused_column"),
-    "choices that the question holds": (
-        {**IN_QUESTION, "options": ["red", "green", "blue"], "answer": "B"},
-        "unused_column",
-    ),
     "a number, choices in the question": ({**IN_QUESTION, "answer": 1}, "bad_turn"),
-    "no choices": ({"choices": [], "answer": 1}, "unused_column"),
     **{
         f"{question!r} and {answer!r}": ({"question": question, "answer": answer}, "bad_turn")
         for question, answer in [
@@ -98,6 +91,30 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an empty response": ({"response": ""}, "bad_turn"),
     "an empty cell": ({"output": "nan"}, "bad_turn"),
 }
+
+
+CHOICES: dict[str, dict[str, Any]] = {
+    "choices": {"choices": ["red", "green"], "answer": 0},
+    "answerKey": {"choices": {"text": ["red", "green"], "label": ["A", "B"]}, "answerKey": "B"},
+    "option_a": {"option_a": "red", "option_b": "green", "answer": "B"},
+    "candidates": {"candidates": ["red", "green"], "answer": "red"},
+    "options": {**IN_QUESTION, "options": ["red", "green", "blue"], "answer": "B"},
+    "no choices": {"choices": [], "answer": 1},
+    "A": {"A": "red", "B": "green", "answer": "B"},
+    "multiple_choices": {"multiple_choices": ["red", "green"], "answer": "red"},
+}
+
+
+@pytest.mark.parametrize("record", CHOICES.values(), ids=CHOICES)
+def test_choices_are_named_before_counting(record: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text(json.dumps({**ASKED, **record}) + "\n")
+    named = sorted(record.keys() - {"question", "answer", "answerKey"})
+    with pytest.raises(SourceError, match=f"--ignore {','.join(named)} "):
+        estimate_lengths(path, tmp_path / "l", workers=1)
+    assert estimate_lengths(path, tmp_path / "l", workers=1, ignore=named).num_rejected == 0
+    with pytest.raises(BadRecord, match="choices beside"):
+        parse({**ASKED, **record})
 
 
 def test_what_may_be_another_answer_is_rejected(read: Read) -> None:

@@ -127,7 +127,7 @@ def test_a_part_of_a_video_is_not_the_video(media: Path, tmp_path: Path, process
     rows = counted(records, *options)
     errors = [error for _, error in rows]
     refused, accepted = errors[: len(CUTS)], errors[len(CUTS) :]
-    assert {*refused} == {"unsupported_media_option"} and {*accepted} == {None}
+    assert {*refused} == {"unused_column"} and {*accepted} == {None}
     ignored = counted(records[:1], *options, "--ignore", "start", "--ignore", "end")
     assert ignored == [rows[len(CUTS)]]
 

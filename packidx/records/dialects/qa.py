@@ -195,6 +195,7 @@ def _refuse_beside(raw: RawRecord, column: str, said: str, asked: str = "") -> N
             is_refused = bool(texts) or not is_text if what == "choices" else is_refused
         if is_refused and name not in raw.layout.stated_columns:
             raw.refused[name] = f"{what} beside {column!r}"
+            raw.unknown_keys += [name] * (what == "choices")  # of all records, if of one
     labels = {*_LABEL.findall(asked)} if _NUMBER.fullmatch(said) else {said}
     if said in labels or labels.isdisjoint(_SECOND):
         return
