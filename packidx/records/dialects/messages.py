@@ -352,12 +352,6 @@ def read_finevision(raw: RawRecord) -> Conversation | None:
     ``{"texts": [{"user": "What is it?", "assistant": "A cat."}], "images": ["a.png"]}``
     """
     texts, pair = raw.columns.get("texts"), ("user", "assistant")
-    if isinstance(texts, OBJECT) and texts.keys() >= {*pair}:  # lists, as `datasets` has them
-        lists = [texts[role] for role in pair]
-        if not all(isinstance(said, list) for said in lists) or len({*map(len, lists)}) > 1:
-            text = "'user' and 'assistant' of 'texts' are not lists of equal length"
-            raise BadRecord("bad_turn", text)
-        return chat(raw, pair_turns(raw, list(zip(*lists, strict=True))))
     if not isinstance(texts, list) or not texts:
         return None
     if not all(isinstance(entry, OBJECT) and entry.keys() >= {*pair} for entry in texts):

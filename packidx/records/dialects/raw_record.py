@@ -130,8 +130,7 @@ class RawRecord:
         ignored = {name.removeprefix(".") for name in layout.ignore} if members else ()
         kept = (members or {}).items()
         self._members = {name: file for name, file in kept if name[self._start :] not in ignored}
-        self._named: set[str] = set()  # members that the record names
-        self._given: set[str] = set()  # and those that placeholders stand for
+        self._named: set[str] = set()  # members that the record names, or placeholders stand for
         self._is_inferred = False
         self._in_parts: dict[str, list[Any]] = {}  # media that content parts name
         self._used: dict[str, int] = {}  # entries of lists, by placeholders
@@ -251,9 +250,6 @@ class RawRecord:
         self.has_medium = True
         if number >= len(listed):
             return Media(kind)  # refused by `check`
-        if self._is_inferred:
-            self._given.add(listed[number])
-            return Media(kind, self._members[listed[number]])
         medium = self.medium(kind, listed[number])
         if medium.ref is None:
             raise BadRecord("bad_media", f"an entry of the record's {kind}s names nothing")
@@ -357,11 +353,11 @@ class RawRecord:
 
     def _check_members(self) -> None:
         """Raise a BadRecord (`UNUSED`) if a file of the sample has no place in the record."""
-        if self._named and self._given:
+        if self._is_inferred and self._in_parts and self._used:
             text = "the record names some files of its sample and has placeholders for others"
             raise BadRecord("media_mismatch", f"{text}: name all of them")
-        left = [n for n in self._media_members() if n not in self._named and n not in self._given]
-        if self._named or not self._is_inferred:
+        left = [name for name in self._media_members() if name not in self._named]
+        if self._in_parts or not self._is_inferred:
             left = [name for name in left if kind_of_name(name) is not None]
         if left:
             names = ",".join(sorted(name[self._start :] for name in left))
@@ -438,7 +434,7 @@ KNOWN = frozenset((*COLUMNS, *(name for names in _RIVALS.values() for name in na
 """Names with a meaning, which they lose where they are stated to be something else."""
 _REQUIRED = ("messages", "input_ids", "labels", "prompt", "response", "caption", "text")
 _STRUCTURED = frozenset(
-    (*TURN_KEYS, "input_ids", "labels", "mm_inputs_meta", "history")
+    (*TURN_KEYS, "texts", "input_ids", "labels", "mm_inputs_meta", "history")
     + ("images", "image", "videos", "video", "audios", "audio")
 )
 
@@ -521,8 +517,8 @@ def _structured(record: Mapping[str, Any]) -> Mapping[str, Any]:
                 changed[key] = value = orjson.loads(value)
             except ValueError as error:
                 raise BadRecord("bad_json", f"the text in {key!r} is not JSON: {error}") from None
-        if type(value) is dict and key in TURN_KEYS:  # lists of roles and of texts
-            lists = list(value.values())
+        if type(value) is dict and (key in TURN_KEYS or {"user", "assistant"} <= value.keys()):
+            lists = list(value.values())  # of roles and of texts
             if all(isinstance(each, list) for each in lists) and len({*map(len, lists)}) == 1:
                 rows = [dict(zip(value, row, strict=True)) for row in zip(*lists, strict=True)]
                 changed[key] = [{k: v for k, v in r.items() if v is not None} for r in rows]

@@ -98,17 +98,17 @@ def resolve(ref: str, root: MediaRoot) -> str | bytes:
 
 def _elsewhere(ref: str, path: str, root: MediaRoot) -> BadRecord:
     """Return the error of a reference that leads elsewhere, with the option to type for it."""
-    is_remote, option = urls.is_url(ref), "--remote-media"
     if ref.partition("://")[0].lower() in _WEB:
         text = f"{shortened(ref)!r} is not on this machine: download it first and refer to the file"
         return BadRecord("media_remote", text)
-    text = "is in an object store, which no record may choose"
-    if not is_remote:
+    reason, text = "media_remote", "is in an object store, which no record may choose"
+    if not urls.is_url(ref):
         text = "is not inside the media root" + " (its shard's own folder)" * (not root.stated)
-        option = "--media-root" if os.path.isabs(ref) and not root.stated else option
-    place = os.path.dirname(path if urls.is_url(path) else os.path.realpath(path))
-    cure = f"allow it with {option} {shortened(place)} if the data is trusted"
-    reason = "media_remote" if is_remote else "media_outside_root"
+        reason = "media_outside_root"
+    is_root = os.path.isabs(ref) and not root.stated and not urls.is_url(ref)
+    option = "--media-root" if is_root else "--remote-media"
+    place = shortened(os.path.dirname(path if urls.is_url(path) else os.path.realpath(path)))
+    cure = f"allow it with {option} {place} if the data is trusted"
     return BadRecord(reason, f"{shortened(ref)!r} {text}: {cure}")
 
 

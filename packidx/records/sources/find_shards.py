@@ -146,18 +146,16 @@ def _find_at(
     arg: str, path: str, layout: Layout, warnings: list[str], in_mix: bool = False
 ) -> list[InputFile]:
     """The shards of a folder, a file, a part of one of these (``#``), or of all that match."""
+    wanted: list[str] = []
+    if "#" in path and not (storage.exists(path) or os.path.lexists(path)):
+        whole, _, names = path.rpartition("#")
+        if storage.exists(whole):
+            arg, path = arg[: len(arg) - len(names) - 1], whole
+            wanted = [name.strip() for name in names.split(",")]
     if storage.is_folder(path):
-        return in_folder(arg, path, layout, warnings)
-    file, hash_, names = path.rpartition("#")
-    wanted = [name.strip() for name in names.split(",")] if hash_ else []
-    if storage.is_file(path) or os.path.lexists(path):
-        files, wanted = [path], []
-    elif hash_ and storage.is_folder(file):
-        return in_folder(arg[: len(arg) - len(names) - 1], file, layout, warnings, wanted)
-    elif hash_ and storage.is_file(file):
-        files = [file]
-    else:
-        files, wanted = storage.glob(path), []
+        return in_folder(arg, path, layout, warnings, wanted or None)
+    is_file = storage.is_file(path) or os.path.lexists(path)
+    files = [path] if is_file else storage.glob(path)
     prefix = "" if urls.is_url(path) else arg[: len(arg) - len(path)]
     shards: list[InputFile] = []
     for name in files:
