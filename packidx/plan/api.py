@@ -14,7 +14,7 @@ from packidx.io import urls
 from packidx.io.output_folder import check_index
 from packidx.lengths.table import read_lengths
 from packidx.plan.job import prepare
-from packidx.plan.make import Progress, make_plan, try_plan
+from packidx.plan.make import Progress, first_plan, make_plan, plan_windows
 from packidx.plan.options import PlanOptions, mix_of
 from packidx.plan.resolved import inherited
 from packidx.run import open_workers
@@ -136,4 +136,4 @@ def preview_plan(
     with open_workers(engine, at_a_time) as planners:
         progress("reading lengths")
         job = prepare(read_lengths(str(lengths)), "", options, None, progress)
-        return try_plan(planners, job, progress)
+        return plan_windows(planners, job, [first_plan(job, progress)], None, progress)[0]

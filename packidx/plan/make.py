@@ -42,27 +42,18 @@ def make_plan(workers: Workers, job: PlanJob, progress: Progress) -> tuple[Index
         OptionError, SourceError: there is nothing to pack, and nothing is written; a worker died.
         MismatchError: the lengths are others for a worker.
     """
-    first = [_first_plan(job, progress)]
+    first = [first_plan(job, progress)]
 
     def uploaded(done: int, total: int) -> None:
         progress(f"publishing: {done} of {total} files are uploaded")
 
     with writing(job.output) as staging:
-        manifest, folders = _planned(workers, job, first, staging, progress)
+        manifest, folders = plan_windows(workers, job, first, staging, progress)
         progress("publishing")
         return publish(job.output, manifest, folders, uploaded)
 
 
-def try_plan(workers: Workers, job: PlanJob, progress: Progress) -> IndexManifest:
-    """Plan every window and write nothing; return the manifest, without ids.
-
-    Raises:
-        OptionError, SourceError, MismatchError: as of `make_plan`.
-    """
-    return _planned(workers, job, [_first_plan(job, progress)], None, progress)[0]
-
-
-def _first_plan(job: PlanJob, progress: Progress) -> WindowPlan:
+def first_plan(job: PlanJob, progress: Progress) -> WindowPlan:
     """Plan the first window that has packs.
 
     Raises:
@@ -86,7 +77,7 @@ def _first_plan(job: PlanJob, progress: Progress) -> WindowPlan:
     )
 
 
-def _planned(
+def plan_windows(
     workers: Workers,
     job: PlanJob,
     first: list[WindowPlan],
