@@ -18,7 +18,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from packidx.errors import FormatError, OptionError
-from packidx.estimate.counter import CounterSettings, RecordCounter, job_shards
+from packidx.estimate.counter import CounterSettings, RecordCounter, job_shards, rare_collections
 from packidx.estimate.job import EstimateJob, make_manifest, planless, recipe, spelling
 from packidx.estimate.parts import OldRows, finished_parts, rows_in, stated_sums
 from packidx.estimate.summary import CountSummary, check_rejected, dated, read_limit
@@ -189,7 +189,7 @@ def estimate_lengths(
         seed=seed,
     )
     forget_media()
-    with open_workers(engine, workers) as counting:
+    with rare_collections(), open_workers(engine, workers) as counting:
         counter = RecordCounter(settings)
         known = [] if earlier is None else [_known_scans(earlier)]
         scans = scan_shards(shards, num_processes, progress, *known)

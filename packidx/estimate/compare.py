@@ -49,7 +49,7 @@ class Comparer:
         self.kinds: dict[str, str | None] = {}
         """Kind → None if the rules count it, else the first difference; of this task alone."""
         self.reason: str | None = files.doubt
-        self._rules = ConversationCounter(files)
+        self.rules = ConversationCounter(files)
 
     def _real(self, kind: str) -> Any:
         """Return what training builds records of this kind with; None if it cannot be loaded."""
@@ -142,7 +142,7 @@ class Comparer:
             BadRecord: ``not_built``, where only the real processor can build it.
         """
         why = self.compared.built.get(kind) or self.kinds.get(kind)
-        is_new, files, rules = why is None, self.files, self._rules
+        is_new, files, rules = why is None, self.files, self.rules
         if only_compare and not (is_new and is_sure):
             return None
         must_build = not is_new or ((files.is_probed or files.builds_all) and not only_compare)

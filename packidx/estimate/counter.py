@@ -131,6 +131,7 @@ class RecordCounter:
         if files is not None and self.counter.text is not None:
             self.counter.text.fast = Gigatoken(files.tokenizer) if is_fast else None
             self.comparer = Comparer(files, compared)
+            self.comparer.rules = self.counter
 
     @property
     def fingerprints(self) -> tuple[str | None, str | None]:
@@ -188,6 +189,20 @@ class RecordCounter:
         return counts
 
 
+_RARELY = 100_000, 50, 100
+
+
+@contextlib.contextmanager
+def rare_collections() -> Iterator[None]:
+    """Collect garbage rarely in the block: records are many small objects, and hold no cycles."""
+    before = gc.get_threshold()
+    gc.set_threshold(*_RARELY)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
 def _start(*settings: Any, fingerprints: tuple[str | None, str | None]) -> RecordCounter:
     """Return the counter of a worker process.
 
@@ -198,7 +213,7 @@ def _start(*settings: Any, fingerprints: tuple[str | None, str | None]) -> Recor
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):
         os.environ.setdefault(name, "1")
-    gc.set_threshold(100_000, 50, 100)  # records are many small objects, and hold no cycles
+    gc.set_threshold(*_RARELY)
     forget_media()  # a process of the user's own session may have seen the media before
     counter = RecordCounter(*settings)
     if counter.fingerprints != fingerprints:
@@ -214,7 +229,7 @@ def without_references(conversation: Conversation) -> Conversation:
     return map_media(conversation, lambda medium: replace(medium, ref=None))
 
 
-BATCH = 512
+BATCH = 1024
 """Records that are tokenised together."""
 
 _MAX_TOKENS = 2**31 - 1  # the columns are int32
@@ -289,37 +304,47 @@ def examine_batch(
     rows: list[ExaminedRecord] = []
     waiting: list[tuple[ExaminedRecord, ReadRecord]] = []
 
-    def compare(item: ExaminedRecord, record: ReadRecord) -> None:
-        with _errors_kept(item):
-            counter.compare(item, shard, record, only=only_compare)
+    def attempt(item: ExaminedRecord, record: ReadRecord, *steps: Callable[..., None]) -> None:
+        """Take some steps with a record, and keep what is wrong with it."""
+        try:
+            for step in steps:
+                step(item, record)
+        except BadRecord as error:
+            item.conversation, item.error = None, error
+        except RecursionError as error:
+            text = f"the record is too large: {type(error).__name__}"
+            item.conversation, item.error = None, BadRecord("bad_record", text)
 
-    def look(item: ExaminedRecord) -> None:
-        with _errors_kept(item):
-            _look(item, shard.root, is_sized=counter.files is not None)
+    def look(item: ExaminedRecord, record: ReadRecord) -> None:
+        _look(item, shard.root, is_sized=counter.files is not None)
+
+    def compare(item: ExaminedRecord, record: ReadRecord) -> None:
+        counter.compare(item, shard, record, only=only_compare)
+
+    def encode(item: ExaminedRecord, record: ReadRecord) -> None:
+        opened, talk = opened_record(record, MediaOpener(shard.root)), record.conversation
+        item.measured = counter.encoder and counter.encoder.measure(opened, talk)
+        item.conversation = talk and without_references(talk)
 
     for record in records:
         at, talk = record.locator, record.conversation
         item = ExaminedRecord(at.row + shift, *at, key=record.key)
         rows.append(item)
         if counter.encoder is not None and record.raw is not None:
-            with _errors_kept(item):
-                opened = opened_record(record, MediaOpener(shard.root))
-                item.measured = counter.encoder.measure(opened, talk)
-                item.conversation = talk and without_references(talk)
+            attempt(item, record, encode)
             continue
         item.conversation, item.error = talk, record.error
         if talk is not None and any(is_remote(medium, shard.root) for medium in talk.media):
             waiting.append((item, record))
-        else:
-            look(item)
-            compare(item, record)
+        elif talk is not None:
+            attempt(item, record, look, compare)
     if waiting:
         with warnings.catch_warnings():
             # Filters belong to all threads: each would take away and bring back the others'.
             warnings.simplefilter("ignore")
-            storage.overlapped(lambda pair: look(pair[0]), waiting)
-        for item, record in waiting:
-            compare(item, record)
+            storage.overlapped(lambda pair: attempt(*pair, look), waiting)
+        for pair in waiting:
+            attempt(*pair, compare)
     return rows
 
 
@@ -330,7 +355,9 @@ def _look(item: ExaminedRecord, root: MediaRoot, *, is_sized: bool) -> None:
         BadRecord: a medium cannot be used.
     """
     talk, infos = item.conversation, list[MediaInfo | None]()
-    for medium in () if talk is None else talk.media:
+    if talk is None or not talk.media:
+        return
+    for medium in talk.media:
         if is_sized or (medium.kind == "image" and "n_tokens" not in medium.stated):
             infos.append(media_info(medium, root))
         else:
@@ -338,21 +365,9 @@ def _look(item: ExaminedRecord, root: MediaRoot, *, is_sized: bool) -> None:
             check_reference(medium, root, exists=not is_stated)
             infos.append(None)
     item.infos = tuple(infos)
-    if talk is not None and any(not isinstance(medium.ref, str) for medium in talk.media):
+    if any(not isinstance(medium.ref, str) for medium in talk.media):
         # Content of files: a batch must not hold that of all its records.
         item.conversation = without_references(talk)
-
-
-@contextlib.contextmanager
-def _errors_kept(item: ExaminedRecord) -> Iterator[None]:
-    """Keep what is wrong with a record in it."""
-    try:
-        yield
-    except BadRecord as error:
-        item.conversation, item.error = None, error
-    except RecursionError as error:
-        text = f"the record is too large: {type(error).__name__}"
-        item.conversation, item.error = None, BadRecord("bad_record", text)
 
 
 def count_rows(items: Sequence[ExaminedRecord], counter: RecordCounter) -> tuple[Counts, list[int]]:

@@ -102,7 +102,9 @@ def compiled(
 
     def render(**variables: Any) -> str:  # as `Template.render`, which copies the globals
         context = jinja2.runtime.Context(environment, always | variables, None, template.blocks)
-        return "".join(template.root_render_func(context))
+        text = "".join(template.root_render_func(context))
+        context.vars.clear()  # macros in it refer to it, so that only garbage collection frees it
+        return text
 
     return render
 

@@ -10,14 +10,11 @@ from typing import Any
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
 from packidx.arrays import Int64s
 from packidx.processor.chat_template.marks import Span
 from packidx.processor.text.gigatoken import Gigatoken, reference_ids
-
-_APART = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,40 +135,32 @@ class TextEncoder:
             First token, and one past the last, of each span, as positions in ``batch.ids``, in
             order; the span holds no token if the first is not below the second.
         """
-        # Each token as a range of its text's bytes, or of its characters where bytes do not tell;
-        # each text far behind the one before it.
-        lengths, begins = batch.lengths, batch.offsets[:-1]
-        place = np.arange(len(batch.ids)) - np.repeat(begins, lengths)
-        is_own = place >= np.repeat(batch.prefix, lengths)
-        is_own &= place < np.repeat(lengths - batch.suffix, lengths)
-        width = is_own * (0 if self.token_bytes is None else self.token_bytes[batch.ids])
+        # Tokens as ranges of bytes in all texts, one behind the other.
+        known = self.token_bytes
+        width = np.zeros_like(batch.ids) if known is None else known[batch.ids]
+        for number in np.flatnonzero(batch.prefix + batch.suffix).tolist():  # added ones are none
+            begin, end = batch.offsets[number : number + 2].tolist()
+            width[begin : begin + batch.prefix[number]] = 0
+            width[end - batch.suffix[number] : end] = 0
         total = np.concatenate([[0], np.cumsum(width)])
-        sizes = total[batch.offsets[1:]] - total[begins]
-        bases = np.arange(len(texts)) * _APART
-        stops = total[1:] + np.repeat(bases - total[begins], lengths)
-        starts = stops - width
-        wanted: list[NDArray[np.int64]] = []
+        begins = total[batch.offsets].tolist()
+        limits: list[tuple[int, int, int]] = []
+        apart: list[tuple[int, int, tuple[Int64s, Int64s]]] = []
         for number, (text, ranges) in enumerate(zip(texts, spans, strict=True)):
-            if not ranges:
-                continue
-            limits = np.array(
-                [(start - _is_after_space(text, start), start, end) for start, end in ranges]
-            )
-            if not self._is_spelled(text, int(sizes[number])):
-                offsets = self._offsets_of(batch, number, text)
-                own = slice(*batch.offsets[number : number + 2])
-                starts[own], stops[own] = np.maximum.accumulate(offsets, axis=0).T + bases[number]
-            elif not text.isascii():
+            base, size = begins[number], begins[number + 1] - begins[number]
+            own = [(start - _is_after_space(text, start), start, end) for start, end in ranges]
+            if own and not self._is_spelled(text, size):
+                offsets = np.maximum.accumulate(self._offsets_of(batch, number, text), axis=0).T
+                apart.append((len(limits), number, _inside(*offsets, np.array(own))))
+            elif own and not text.isascii():
                 raw = np.frombuffer(text.encode(), np.uint8)
-                limits = np.append(np.flatnonzero(raw & 0xC0 != 0x80), len(raw))[limits]
-            wanted.append(limits + bases[number])
-        space, start, end = np.concatenate([np.empty((0, 3), np.int64), *wanted]).T
-        first = np.maximum(
-            np.searchsorted(starts, space, "left"), np.searchsorted(stops, start, "right")
-        )
-        last = np.minimum(
-            np.searchsorted(stops, end, "right"), np.searchsorted(starts, end, "left")
-        )
+                places = np.append(np.flatnonzero(raw & 0xC0 != 0x80), len(raw))
+                own = places[np.array(own)].tolist()
+            limits += [(base + space, base + start, base + end) for space, start, end in own]
+        first, last = _inside(total[:-1], total[1:], np.array(limits, np.int64).reshape(-1, 3))
+        for at, number, found in apart:
+            for borders, values in zip((first, last), found, strict=True):
+                borders[at : at + len(values)] = values + batch.offsets[number]
         return first, last
 
     def _is_spelled(self, text: str, size: int) -> bool:
@@ -201,6 +190,17 @@ def _config(part: Any) -> dict[str, Any]:
     """Return a normalizer or pre-tokenizer as tokenizer.json has it; empty for None."""
     config: dict[str, Any] = {} if part is None else orjson.loads(part.__getstate__())
     return config
+
+
+def _inside(starts: Int64s, stops: Int64s, limits: Int64s) -> tuple[Int64s, Int64s]:
+    """Return the first token, and one past the last, inside of limits ``[k, 3]`` (start with the
+    space before it, start, end) of tokens that begin and end at `starts` and `stops`."""
+    space, start, end = limits.T
+    first, last = np.searchsorted(stops, start, "right"), np.searchsorted(starts, end, "left")
+    return (
+        np.maximum(np.searchsorted(starts, space, "left"), first),
+        np.minimum(np.searchsorted(stops, end, "right"), last),
+    )
 
 
 def _is_after_space(text: str, at: int) -> bool:
