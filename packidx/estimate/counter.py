@@ -323,7 +323,8 @@ def examine_batch(
 
     def encode(item: ExaminedRecord, record: ReadRecord) -> None:
         opened, talk = opened_record(record, MediaOpener(shard.root)), record.conversation
-        item.measured = counter.encoder and counter.encoder.measure(opened, talk)
+        if counter.encoder is not None:
+            item.measured = counter.encoder.measure(opened, talk)
         item.conversation = talk and without_references(talk)
 
     for record in records:

@@ -150,13 +150,13 @@ class ConversationCounter:
         Raises:
             BadRecord: as `ChatTemplate.render`; ``no_eos_token`` for a document.
         """
-        files, vision = self._loaded[0], self._loaded[0].vision
+        files = self._loaded[0]
         ending = document_ending(files, conversation) if conversation.is_document else None
         result = files.template_of(conversation).render(conversation)
-        own = slice(media.offsets[number], media.offsets[number + 1])
-        kinds = [medium.kind for medium in conversation.media]
+        kinds, vision = [medium.kind for medium in conversation.media], files.vision
         if vision is None or not kinds or not vision.feature_tokens.keys() >= {*kinds}:
             return Expanded(result.text, result.label_spans, None if kinds else (), ending=ending)
+        own = slice(media.offsets[number], media.offsets[number + 1])
         tokens, expansions = media.tokens[own].tolist(), media.expansions[own]
         expanded = expand(result, kinds, tokens, expansions, vision.placeholders)
         expanded.ending = ending
@@ -251,7 +251,8 @@ def not_together(name: str, vision: MediaModel, media: MediaColumns) -> dict[int
     """Return why media that each can be used cannot be in one sample of `name`, by number."""
     errors: dict[int, BadRecord] = {}
     is_video = (media.kind == KINDS.index("video")) & (media.grid[:, 0] > 0)
-    for start, stop in itertools.pairwise(media.offsets.tolist()):
+    several = ((a, b) for a, b in itertools.pairwise(media.offsets.tolist()) if b > a + 1)
+    for start, stop in several:
         if vision.one_kind_per_sample and len({*media.kind[start:stop].tolist()}) > 1:
             text = f"{name} cannot encode images and videos of one sample together"
             errors |= dict.fromkeys(range(start, stop), BadRecord("unsupported_media", text))

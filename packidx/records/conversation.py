@@ -75,9 +75,8 @@ class Turn:
     @property
     def is_string(self) -> bool:
         """Whether a template gets the content as a string: text in one piece, or nothing at all."""
-        if self.text_as_list or len(self.parts) > 1:
-            return False
-        return not self.parts or isinstance(self.parts[0], str)
+        parts = self.parts
+        return not self.text_as_list and (not parts or (len(parts) == 1 and type(parts[0]) is str))
 
     @property
     def texts(self) -> list[str]:
@@ -135,12 +134,12 @@ def to_messages(
     """
     messages = []
     for turn in conversation.turns:
-        content: Any = [
-            {"type": "text", "text": each} if isinstance(each, str) else part(each)
-            for each in turn.parts
-        ]
-        if turn.is_string:
-            content = next((each for each in turn.parts if isinstance(each, str)), "")
+        content: Any = "".join([each for each in turn.parts if isinstance(each, str)])
+        if not turn.is_string:
+            content = [
+                {"type": "text", "text": each} if isinstance(each, str) else part(each)
+                for each in turn.parts
+            ]
         messages.append({"role": turn.role, "content": content, **turn.extra})
     return messages
 

@@ -203,7 +203,7 @@ class ChatTemplate:
         wanted = self.policy.trains(conversation.turns)
         if not any(wanted):
             return ()
-        further = (turn.extra for turn in conversation.turns if turn.extra)
+        further = [turn.extra for turn in conversation.turns if turn.extra]
         if conversation.tools is None and not any(
             extra[name] for extra in further for name in extra.keys() & self._names
         ):

@@ -159,12 +159,11 @@ def gaps(render: Callable[[Conversation], str], *turns: Turn) -> list[str]:
 
 def says_more(conversation: Conversation) -> bool:
     """Return True if a record has tools, calls, reasoning, or a system prompt in the middle."""
+    further = [turn.extra for turn in conversation.turns if turn.extra]
     return (
         bool(conversation.tools)
-        or any(turn.role == "system" for turn in conversation.turns[1:])
-        or any(
-            turn.extra.get(key) for turn in conversation.turns for key in turn.extra.keys() & SPOKEN
-        )
+        or "system" in [turn.role for turn in conversation.turns[1:]]
+        or any(extra.get(key) for extra in further for key in SPOKEN)
     )
 
 

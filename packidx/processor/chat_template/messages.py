@@ -84,11 +84,12 @@ class Form:
             if turn.extra:
                 _normalise(message)
             content = message.get("content", "")
-            if self.empty_as_list and type(content) is str and not content:
+            if type(content) is list:
+                for part in content:
+                    if part["type"] != "text":
+                        part[part["type"]] = _OPENED
+            elif self.empty_as_list and content == "":
                 message["content"] = []
-            for part in content if isinstance(content, list) else ():
-                if part["type"] != "text":
-                    part[part["type"]] = _OPENED
         return messages
 
     def _of(self, turn: Turn) -> tuple[str, str | None]:
@@ -96,9 +97,8 @@ class Form:
         stated = turn.extra.get("role", turn.role)
         role, change = self._found(turn.role, stated, turn.is_string)
         says = turn.parts or turn.text_as_list  # nothing at all is left as it is
-        if change is None or (says and all(isinstance(part, str) for part in turn.parts)):
-            return role, change
-        return role, None
+        is_text = change and says and all(isinstance(part, str) for part in turn.parts)
+        return role, change if is_text else None
 
     def _find(self, role: str, stated: str, is_string: bool) -> tuple[str, str | None]:
         for word in (stated, role):

@@ -150,8 +150,9 @@ class TextEncoder:
             base, size = begins[number], begins[number + 1] - begins[number]
             own = [(start - _is_after_space(text, start), start, end) for start, end in ranges]
             if own and not self._is_spelled(text, size):
-                offsets = np.maximum.accumulate(self._offsets_of(batch, number, text), axis=0).T
-                apart.append((len(limits), number, _inside(*offsets, np.array(own))))
+                offsets = np.maximum.accumulate(self._offsets_of(batch, number, text), axis=0)
+                found = _inside(offsets[:, 0], offsets[:, 1], np.array(own))
+                apart.append((len(limits), number, found))
             elif own and not text.isascii():
                 raw = np.frombuffer(text.encode(), np.uint8)
                 places = np.append(np.flatnonzero(raw & 0xC0 != 0x80), len(raw))
