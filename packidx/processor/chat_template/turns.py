@@ -120,9 +120,10 @@ def _marked_message(
     shown: Shown, number: int, turns: Sequence[Turn], words: TurnWords, end_of_turn: bool
 ) -> list[Span]:
     text, stretches, turn = shown.text, shown.stretches, turns[number]
-    own = [stretch for stretch in stretches if stretch.turn == number]
-    first = next((n for n, each in enumerate(stretches) if each.turn >= number), len(stretches))
-    first = stretches.index(own[0]) if own else first
+    places = [n for n, each in enumerate(stretches) if each.turn == number]
+    own = [stretches[n] for n in places]
+    above = (n for n, each in enumerate(stretches) if each.turn > number)
+    first = places[0] if places else next(above, len(stretches))
     earlier, later = stretches[:first], stretches[first + len(own) :]
     is_sorted = bool(own) or all(a.turn <= b.turn for a, b in itertools.pairwise(stretches))
     if stretches[first : first + len(own)] != own or not is_sorted:
