@@ -43,6 +43,7 @@ from packidx.records.containers.base import (
     read_bytes,
 )
 from packidx.records.containers.tables import ARROW
+from packidx.records.media.references import named
 
 _BOM = b"\xef\xbb\xbf"
 SCAN_BLOCK = 4 << 20
@@ -125,9 +126,7 @@ def as_record(value: Any) -> dict[str, Any] | BadRecord:
     """Return a JSON value if it is a record, or why it is none."""
     if isinstance(value, dict | BadRecord):
         return value
-    kind = {list: "a list", str: "text", type(None): "null", bool: "a boolean"}
-    text = f"the record is {kind.get(type(value), 'a number')}, not an object"
-    return BadRecord("bad_record", text)
+    return BadRecord("bad_record", f"the record is {named(value)}, not an object")
 
 
 class Converted(Container):

@@ -36,28 +36,16 @@ from packidx.records.media.references import (
     text_of,
 )
 
+_CALL_ROLES = frozenset(("function_call", "tool_call"))
 OF_TEMPLATES = {"developer": "system", "function": "tool", "ipython": "tool"}
 """Words for roles that templates may know themselves: these get the word, others the role."""
-ROLES = {
-    "system": "system",
-    "user": "user",
-    "human": "user",
-    "assistant": "assistant",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "bing": "assistant",
-    "bard": "assistant",
-    "model": "assistant",
-    "bot": "assistant",
-    "tool": "tool",
-    "observation": "tool",
-    "function_response": "tool",
-    "tool_response": "tool",
-    "function_call": "assistant",
-    "tool_call": "assistant",
-    **OF_TEMPLATES,
+_WORDS = {
+    "system": ("system",),
+    "user": ("user", "human"),
+    "assistant": ("assistant", "gpt", "chatgpt", "bing", "bard", "model", "bot", *_CALL_ROLES),
+    "tool": ("tool", "observation", "function_response", "tool_response"),
 }
-_CALL_ROLES = frozenset(("function_call", "tool_call"))
+ROLES = {word: role for role, words in _WORDS.items() for word in words} | OF_TEMPLATES
 _CALLS = frozenset(("tool_calls", "function_call"))  # whose arguments may name any file
 _SPECIAL = {*OF_TEMPLATES, *_CALL_ROLES}
 _TRAIN_KEYS = frozenset(

@@ -27,12 +27,7 @@ MAX_TOKENS = 2**31 - 1  # the columns are int32
 
 _PART_KINDS = {
     "text": "text",
-    "image": "image",
-    "image_url": "image",
-    "video": "video",
-    "video_url": "video",
-    "audio": "audio",
-    "audio_url": "audio",
+    **{f"{kind}{end}": kind for kind in LIST_KEYS for end in ("", "_url")},
     "input_audio": "audio",
 }
 REFERENCE_KEYS = (
@@ -353,13 +348,11 @@ def is_base64(text: str) -> bool:
 
 _NAMES = {
     dict: "an object",
-    list: "a list",
-    tuple: "a list",
     str: "text",
     bool: "a boolean",
-    int: "a number",
-    float: "a number",
     type(None): "null",
+    **dict.fromkeys((list, tuple), "a list"),
+    **dict.fromkeys((int, float), "a number"),
 }
 
 
