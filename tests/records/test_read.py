@@ -63,6 +63,7 @@ RECORDS: dict[str, dict[str, Any]] = {
     "frames": {
         "messages": [{"role": "user", "content": "<video>?"}, SAY],
         "videos": [{"frames": ["a.png", "a.png"], "fps": 2}],
+        "mm_inputs_meta": {"videos_meta": [{"num_frames": 7}]},
     },
 }
 

@@ -188,7 +188,9 @@ class MediaOpener:
         if medium.kind == "video" and frames is None:
             frames = frames_in(self._placed(ref), self._root)
         if frames is not None:
-            return replace(medium, ref=[self.reference("image", frame) for frame in frames])
+            stated = {name: fact for name, fact in medium.stated.items() if name != "num_frames"}
+            images = [self.reference("image", frame) for frame in frames]
+            return replace(medium, ref=images, stated=stated)
         if ref is None:
             return medium
         opened = self.reference(medium.kind, ref)

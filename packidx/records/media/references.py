@@ -246,11 +246,6 @@ _META = {  # a list's entries in order, as far as it has them
     "video": ("num_frames", "height", "width", "fps", "duration", "n_tokens"),
     "audio": ("num_samples", "sampling_rate", "n_tokens"),
 }
-_META_FORMS = {
-    "image": "[height, width]",
-    "video": "[frames, height, width, fps, seconds]",
-    "audio": "[samples, samples per second]",
-}
 
 
 def state_facts(meta: Any, media: Sequence[Media]) -> None:
@@ -274,6 +269,8 @@ def state_facts(meta: Any, media: Sequence[Media]) -> None:
             facts = _entry(entry, kind)
             counted = {"n_tokens": facts["n_tokens"]} if "n_tokens" in facts else {}
             medium.stated = facts | medium.stated | counted
+            if isinstance(medium.ref, list):  # which says it
+                medium.stated.pop("num_frames", None)
 
 
 def _entry(entry: Any, kind: str) -> dict[str, Any]:
@@ -284,7 +281,7 @@ def _entry(entry: Any, kind: str) -> dict[str, Any]:
     if entry is None:
         return {}
     if not isinstance(entry, OBJECT):
-        text = f"an entry of '{kind}s_meta' is {cut(entry)}, not {_META_FORMS[kind]}"
+        text = f"an entry of '{kind}s_meta' is {cut(entry)}, not [{', '.join(_META[kind])}]"
         raise BadRecord("bad_meta", text)
     if kind != "video":
         return stated_facts(entry, kind, "bad_meta")

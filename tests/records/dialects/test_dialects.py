@@ -370,10 +370,10 @@ BAD: list[tuple[Any, str, str]] = [
     (
         user("<image>", image="a", mm_inputs_meta={"images_meta": [[1, 2, 3, 4]]}),
         "bad_meta",
-        "[height, width]",
+        "[height, width, n_tokens]",
     ),
     (user("hi", mm_inputs_meta={"videos_meta": [[1, 2]]}), "bad_meta", "1 entries"),
-    (meta_of([1, 2, 3]), "bad_meta", "[frames, height, width, fps, seconds]"),
+    (meta_of([1, 2, 3]), "bad_meta", "[num_frames, height, width, fps, duration, n_tokens]"),
     (meta_of([1, 2, 3, -1, 1]), "bad_meta", "fps is -1"),
     (meta_of([-1, 2, 3, 1, 1]), "bad_meta", "num_frames is -1"),
     (meta_of([1, 0, 3, 1, 1]), "bad_meta", "height is 0"),
