@@ -65,6 +65,10 @@ RECORDS: dict[str, dict[str, Any]] = {
         "videos": [{"frames": ["a.png", "a.png"], "fps": 2}],
         "mm_inputs_meta": {"videos_meta": [{"num_frames": 7}]},
     },
+    "frames of one": {
+        "messages": [{"role": "user", "content": "?"}, SAY],
+        "video": {"frames": ["a.png", "a.png"], "fps": 2},
+    },
 }
 
 

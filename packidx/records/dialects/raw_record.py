@@ -337,7 +337,7 @@ class RawRecord:
         for kind in {**self.listed, **self._used}:
             held: list[Any] = self.listed.get(kind, [])
             used, listed = self._used.get(kind, 0), len(held)
-            if not used and held == self._in_parts.get(kind, []):  # as encoders get it
+            if not used and self._in_parts.get(kind, []) in (held, [held]):  # as encoders get it
                 continue
             if used > listed or (used < listed and not self._is_inferred):
                 text = f"{used} placeholder(s) for {kind}s but {listed} {kind}(s) in the record"

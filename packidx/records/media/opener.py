@@ -70,7 +70,7 @@ def media_info(media: Media, root: MediaRoot) -> MediaInfo:
     if opened_kind(ref) == "image":
         info = MediaInfo(ref.height, ref.width)
     elif isinstance(ref, Video):
-        info = ref.info
+        info, stated = ref.info, {**stated, **ref.stated}
     elif shown <= stated.keys():
         if stated.get("height", 0) * stated.get("width", 0) > MAX_PIXELS:
             size = f"{stated['height']} x {stated['width']}"
