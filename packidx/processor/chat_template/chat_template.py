@@ -23,6 +23,7 @@ from packidx.processor.chat_template.messages import Form, Message, names_in
 from packidx.processor.chat_template.placeholders import Placeholders
 from packidx.processor.chat_template.spans import MAX_FORMS, Layout, outline, with_stand_ins
 from packidx.processor.chat_template.turns import (
+    Render,
     TurnWords,
     block_spans,
     learn_words,
@@ -158,7 +159,7 @@ class ChatTemplate:
         conversation: Conversation,
         *,
         prompt: bool = False,
-        by: environment.Render | None = None,
+        by: Render | None = None,
     ) -> str:
         """Jinja's rendering, by the template or by its bordered one."""
         messages = self._form.rendered(conversation)
@@ -169,7 +170,7 @@ class ChatTemplate:
         messages: list[Message],
         tools: list[Any] | None = None,
         prompt: bool = False,
-        by: environment.Render | None = None,
+        by: Render | None = None,
     ) -> str:
         try:
             return (by or self._plain)(
@@ -188,7 +189,7 @@ class ChatTemplate:
         return learn_words(self._render, self.control_tokens, self._placeholders.pattern)
 
     @cached_property
-    def _bordered(self) -> environment.Render:
+    def _bordered(self) -> Render:
         """The template with marks around its ``{% generation %}`` blocks."""
         return environment.compiled(self.source, self.special_tokens, environment.Bordered)
 

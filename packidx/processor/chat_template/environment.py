@@ -21,8 +21,6 @@ from packidx.processor.chat_template.marks import BORDERS
 
 _DICT = frozenset(dir(dict))
 _OWN = (jinja2.utils.Namespace, jinja2.runtime.LoopContext)
-Render = Callable[..., str]
-"""Variables of a template → what it writes."""
 
 
 class Generation(jinja2.ext.Extension):
@@ -76,27 +74,18 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
             kwargs.pop("_loop_vars", None)
             if not is_macro:
                 return obj(*args, **kwargs)
-            takes_more = obj.caller or obj.catch_kwargs or obj.catch_varargs
-            is_whole = len(args) == obj._argument_count and not kwargs and not takes_more
-            if is_whole and not context.eval_ctx.autoescape:  # as `Macro.__call__`
-                return obj._func(*args)
-            return obj(context.eval_ctx, *args, **kwargs)
+            more = kwargs or obj.caller or obj.catch_kwargs or obj.catch_varargs
+            if more or len(args) != obj._argument_count or context.eval_ctx.autoescape:
+                return obj(context.eval_ctx, *args, **kwargs)
+            return obj._func(*args)  # as `Macro.__call__`
         return super().call(context, obj, *args, **kwargs)
 
 
 def compiled(
     source: str, given: Mapping[str, Any], generation: type[Generation] = Generation
-) -> Render:
-    """Return a function that renders a template.
-
-    Args:
-        source: the Jinja text.
-        given: variables that are always the same.
-        generation: what ``{% generation %}`` blocks are.
-
-    Raises:
-        jinja2.TemplateError: it is not valid.
-    """
+) -> Callable[..., str]:
+    """Return a function that renders a template with the variables that it is called with, and
+    those `given`; it raises a jinja2.TemplateError if it is not valid."""
     template = chat_environment(generation).from_string(source)
     always, environment = {**template.globals, **given}, template.environment
 

@@ -174,12 +174,8 @@ class TextEncoder:
 
     def _offsets_of(self, batch: TokenBatch, number: int, text: str) -> Int64s:
         """Return the characters that a text's tokens are made of by `tokenizers`, ``[t, 2]``."""
-        encodings = batch.encodings
-        encoding = (
-            encodings[number]
-            if encodings
-            else self.tokenizer.encode(text, add_special_tokens=False)
-        )
+        encodings = batch.encodings or {number: self.tokenizer.encode(text, None, False, False)}
+        encoding = encodings[number]
         offsets = np.zeros((int(batch.lengths[number]), 2), np.int64)
         before = int(batch.prefix[number])
         offsets[before : before + len(encoding)] = np.array(encoding.offsets).reshape(-1, 2)
