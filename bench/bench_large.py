@@ -21,8 +21,8 @@ from packidx.format.parquet import open_writer
 from packidx.index import open_index
 from packidx.index.window_files import ROW_GROUP
 from packidx.io.files import fsync_path
-from packidx.pack.counts import Histogram
-from packidx.pack.strategies.decreasing import best_fit_decreasing
+from packidx.packing.counts import Histogram
+from packidx.packing.strategies.decreasing import best_fit_decreasing
 
 ROUNDS = 2
 

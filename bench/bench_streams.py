@@ -14,8 +14,8 @@ import numpy as np
 
 from bench_tools import heading
 from packidx.arrays import Int64s
-from packidx.pack.solve import Problem, solve
-from packidx.pack.streams import LaneOrder, pack_window
+from packidx.packing.solve import Problem, solve
+from packidx.packing.streams import LaneOrder, pack_window
 
 MIXES = ((6.0, 1.0), (6.5, 0.8), (7.0, 1.0), (5.5, 1.2), (7.5, 0.7))
 SAMPLES, LANES = 60_000, 4

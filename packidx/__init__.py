@@ -9,9 +9,10 @@ if TYPE_CHECKING:
     from packidx.estimate import estimate_lengths as estimate_lengths
     from packidx.index import Index as Index
     from packidx.index import open_index as open_index
-    from packidx.pack.micro_batches import balance_micro_batches as balance_micro_batches
+    from packidx.packing.micro_batches import balance_micro_batches as balance_micro_batches
     from packidx.plan import PlanOptions as PlanOptions
     from packidx.plan import plan_packs as plan_packs
+    from packidx.recipe import pack as pack
 
 __version__ = "0.1.0"
 
@@ -20,9 +21,10 @@ _HOMES = {
     "estimate_lengths": "packidx.estimate",
     "Index": "packidx.index",
     "open_index": "packidx.index",
-    "balance_micro_batches": "packidx.pack.micro_batches",
+    "balance_micro_batches": "packidx.packing.micro_batches",
     "PlanOptions": "packidx.plan",
     "plan_packs": "packidx.plan",
+    "pack": "packidx.recipe",
 }
 __all__ = [*_HOMES, "__version__"]
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from packidx.inspect.verify import Check
     from packidx.plan import PlanSummary
 
-__all__ = ["PackSummary", "Recipe", "pack_recipe", "read_recipe"]
+__all__ = ["PackSummary", "Recipe", "pack", "pack_recipe", "read_recipe"]
 
 SAMPLED = 16
 """Samples that are encoded for real once a plan is made, unless a recipe says how many."""
@@ -213,23 +213,26 @@ def recipe_file(path: str) -> Recipe | None:
     )
 
 
-def recipe_given(
-    sources: Sequence[str], estimate: Mapping[str, Any], plan: Mapping[str, Any], output: str
-) -> Recipe:
-    """The recipe that a command line comes to, checked as a file's is.
+def recipe_given(sources: Sequence[str], options: Mapping[str, Any], output: str) -> Recipe:
+    """The recipe that `options` of `packidx pack` make, checked as a file's is.
 
     Raises:
         OptionError: an option cannot be understood.
     """
+    plan = {name: value for name, value in options.items() if name in OPTIONS}
+    estimate = {name: value for name, value in options.items() if name not in OPTIONS}
+    if "transform" in estimate and "seed" in plan:
+        estimate["seed"] = plan["seed"]
     stated = {"sources": sources, "estimate": estimate, "plan": plan, "output": output}
     text = dump_yaml({name: value for name, value in stated.items() if value})
-    return recipe_of(text, "the command line")
+    return recipe_of(text, "the options")
 
 
 RECIPE = "recipe.yaml"
 NOTE = "pack.json"
 REPORT = "report.html"
 Doing = Callable[[str], None]
+Source = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,6 +253,46 @@ class PackSummary:
     """Why none were, in words."""
     report: str | None = None
     """None where the output is in a store."""
+
+
+def pack(
+    sources: Source | Sequence[Source],
+    output: str | os.PathLike[str],
+    *,
+    capacity: int,
+    processor: str | os.PathLike[str] | None = None,
+    workers: int | None = None,
+    engine: str = "local",
+    progress: Progress | None = None,
+    **options: Any,
+) -> PackSummary:
+    """Count samples, plan packs of them, verify the plan and draw its report.
+
+    ``packidx.pack("chats.jsonl", "packs", capacity=8192, processor="Qwen/Qwen2.5-VL-7B-Instruct")``
+    is ``packidx pack`` in Python, and writes its recipe to ``recipe.yaml`` of `output`, too.
+
+    Args:
+        sources: a file, glob, folder or URL, or several.
+        output: folder or URL for ``lengths``, ``index`` and ``report.html``.
+        capacity: tokens that a pack holds at most.
+        processor: name or folder of the Hugging Face processor that counts; None where the records
+            state their lengths.
+        workers: as of `pack_recipe`, as are `engine` and `progress`; no byte depends on them.
+        options: of `estimate_lengths` and `PlanOptions`, under their names there.
+
+    Raises:
+        OptionError: an option cannot be understood, or `output` holds another recipe.
+        PackidxError: as `pack_recipe`.
+    """
+    named = [sources] if isinstance(sources, str | os.PathLike) else sources
+    given = options | {"capacity": capacity, "processor": processor}
+    stated = {
+        name: os.fspath(value) if isinstance(value, os.PathLike) else value
+        for name, value in given.items()
+        if value is not None
+    }
+    recipe = recipe_given([os.fspath(source) for source in named], stated, os.fspath(output))
+    return pack_recipe(recipe, workers=workers, engine=engine, keep_recipe=True, progress=progress)
 
 
 def pack_recipe(

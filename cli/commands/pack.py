@@ -12,7 +12,6 @@ import click
 import cloup
 
 from packidx.errors import OptionError, VerificationError
-from packidx.plan.options import OPTIONS
 from packidx.words import number_of
 
 from ..options import json_option, option_group, quiet_option, split_mix, worker_options
@@ -173,11 +172,7 @@ def _recipe(
         raise click.UsageError("Missing option '--capacity'.")
     if "mix" in given:
         given["mix"] = split_mix(given["mix"])
-    counted = {name: value for name, value in given.items() if name not in OPTIONS}
-    planned = {name: value for name, value in given.items() if name in OPTIONS}
-    if "transform" in counted and "seed" in given:
-        counted["seed"] = given["seed"]
-    return recipe_given(sources, counted, planned, output), False
+    return recipe_given(sources, given, output), False
 
 
 def _show(made: PackSummary, recipe: str | None) -> None:

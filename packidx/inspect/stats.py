@@ -31,7 +31,7 @@ from packidx.index.reader import Index
 from packidx.inspect.sql import Row, rows_of
 from packidx.io.cache import local_copies
 from packidx.lengths.table import read_lengths, strongest_first
-from packidx.pack.counts import LengthPairs
+from packidx.packing.counts import LengthPairs
 from packidx.permutation import permutation
 
 _COLUMNS = (

@@ -17,7 +17,7 @@ from packidx.format.index import Consumed, Options
 from packidx.format.schema import MEDIA_COUNTERS, METHODS
 from packidx.index.reader import Index
 from packidx.lengths.table import Lengths
-from packidx.pack.streams import WINDOW
+from packidx.packing.streams import WINDOW
 from packidx.plan.options import PlanOptions
 from packidx.plan.resolved import with_defaults
 from packidx.plan.select.mixture import SourceTotals, sample_ratios, weights_of

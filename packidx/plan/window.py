@@ -18,9 +18,9 @@ from packidx.format.schema import SUMMED
 from packidx.hashing import derive_key
 from packidx.index.cost import pack_cost
 from packidx.lengths.table import Lengths, LengthsRows
-from packidx.pack.slots import Slots, joined
-from packidx.pack.solve import Problem, Solution, bound_of, solve
-from packidx.pack.streams import LaneOrder, expected_copies, most_copies, pack_window
+from packidx.packing.slots import Slots, joined
+from packidx.packing.solve import Problem, Solution, bound_of, solve
+from packidx.packing.streams import LaneOrder, expected_copies, most_copies, pack_window
 from packidx.plan.job import WindowRange
 from packidx.plan.schedule import schedule
 from packidx.plan.select.items import Items, make_items

@@ -15,7 +15,7 @@ from packidx.format.index import Window, folder_name
 from packidx.format.parquet import as_arrow, conform
 from packidx.format.schema import PLANNED_MEDIA, SAMPLES_OPTIONAL, STORED_PACKS, STORED_SAMPLES
 from packidx.index.window_files import WindowFiles
-from packidx.pack.slots import in_chunks
+from packidx.packing.slots import in_chunks
 from packidx.plan.select.items import Items
 from packidx.plan.window import Sums, WindowPlan
 

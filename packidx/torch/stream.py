@@ -23,7 +23,7 @@ from packidx.format.terms import LOG_RECIPE
 from packidx.index import PlannedPack
 from packidx.index.order import check_rank, whole_number
 from packidx.io import files
-from packidx.pack.streams import WINDOW, check_lanes, least_lanes
+from packidx.packing.streams import WINDOW, check_lanes, least_lanes
 from packidx.plan.options import PlanOptions, mix_of
 from packidx.torch.collate import collate
 from packidx.torch.dataset import Encode, PackedDataset

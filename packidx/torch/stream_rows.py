@@ -24,8 +24,8 @@ from packidx.format.schema import LENGTHS, METHODS, PLANNED_MEDIA, PlannedSample
 from packidx.hashing import derive_key, hash_ints, hash_numbered
 from packidx.index import Index, PlannedPack
 from packidx.io.cache import StoredFile, local_copies
-from packidx.pack.solve import Problem
-from packidx.pack.streams import Copies, LaneOrder, expected_copies, most_copies, pack_window
+from packidx.packing.solve import Problem
+from packidx.packing.streams import Copies, LaneOrder, expected_copies, most_copies, pack_window
 from packidx.plan.options import PlanOptions
 from packidx.plan.resolved import with_defaults
 from packidx.plan.select.mixture import SourceTotals, copies_of, weights_of

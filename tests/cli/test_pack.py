@@ -15,7 +15,9 @@ from object_store import URL, object_store
 from packidx_cli.main import main
 from PIL import Image
 
+import packidx
 from packidx import estimate_lengths, open_index, plan_packs
+from packidx.errors import OptionError
 from packidx.io import storage
 from packidx.recipe import PackSummary, pack_recipe, recipe_of
 
@@ -59,6 +61,27 @@ def test_the_plan_is_that_of_estimate_and_plan(folder: Path, processors: Path) -
     planned = plan_packs("lengths", "index", capacity=1024)
     assert planned.snapshot_id == open_index("packs/index").id
     assert planned.snapshot.recipe is None
+
+
+def test_pack_in_python_is_the_command(folder: Path, processors: Path) -> None:
+    command = ["pack", "data/chats.jsonl", "--processor", str(processors / "qwen2.5-vl")]
+    options = ["--capacity", "1024", "--on-long", "split", "--seed", "7", "-o", "by_command"]
+    assert main([*command, *options, "--quiet", "--workers", "1"]) == 0
+    made = packidx.pack(
+        Path("data/chats.jsonl"),
+        "packs",
+        capacity=1024,
+        processor=processors / "qwen2.5-vl",
+        workers=1,
+        on_long="split",
+        seed=7,
+    )
+    assert made.plan.snapshot_id == open_index("by_command/index").id
+    assert all(check.ok for check in made.checks) and made.num_sampled == 16
+    again = pack_recipe("packs/recipe.yaml", workers=1)
+    assert again.unchanged and again.index == made.index
+    with pytest.raises(OptionError, match="onlong"):
+        packidx.pack("data/chats.jsonl", "other", capacity=1024, onlong="split")
 
 
 def test_a_second_run_does_nothing_and_says_so(

@@ -13,9 +13,9 @@ from vlm_mix import SOURCES, vlm_mix
 from packidx.index.cost import pack_cost
 from packidx.index.order import EpochOrder, order_key
 from packidx.inspect.stats import ScheduledPacks, ranks_stats
-from packidx.pack.counts import Histogram
-from packidx.pack.slots import deal_into
-from packidx.pack.strategies.decreasing import best_fit_decreasing
+from packidx.packing.counts import Histogram
+from packidx.packing.slots import deal_into
+from packidx.packing.strategies.decreasing import best_fit_decreasing
 from packidx.permutation import permutation
 from packidx.plan.cost_model import DEFAULT_PRESET, parse_cost
 from packidx.plan.schedule import SCHEDULES, schedule

@@ -9,12 +9,12 @@ are solved, both small enough for seconds:
   hence a lower bound; the knapsack runs over the real lengths, and by its exact integer
   optimum m the prices are divided (Farley 1990): ⌈Σ price / m⌉ holds whatever the simplex did.
 - The **plan**: classes of lengths, each as long as its mean, so that patterns fit on average;
-  amounts rounded, and the slots filled so that most packs fit (`packidx.pack.strategies.lots`).
+  amounts rounded, and the slots filled so that most packs fit (`packidx.packing.strategies.lots`).
   Where that stays above the bound, as on lengths in spikes, once more with each class as long as
   its longest sample, so that every pattern fits.
 
 Short samples are sand: any room holds them, so one price per token does, and best fit places them.
-All arithmetic is integer or elementwise IEEE float64 (`packidx.pack.strategies.simplex`): the
+All arithmetic is integer or elementwise IEEE float64 (`packidx.packing.strategies.simplex`): the
 same plan on any machine. Effort is limited by counting operations, never seconds.
 """
 
@@ -29,10 +29,10 @@ from typing import NamedTuple
 import numpy as np
 
 from packidx.arrays import Float64s, Int64s
-from packidx.pack.counts import Histogram, PackRuns, volume_bound
-from packidx.pack.strategies.decreasing import best_fit_decreasing
-from packidx.pack.strategies.lots import fill_patterns
-from packidx.pack.strategies.simplex import Master
+from packidx.packing.counts import Histogram, PackRuns, volume_bound
+from packidx.packing.strategies.decreasing import best_fit_decreasing
+from packidx.packing.strategies.lots import fill_patterns
+from packidx.packing.strategies.simplex import Master
 
 _SAND = 32  # a sample of at most capacity / _SAND is sand
 _PLAN_SAND = 8  # in plans one of up to capacity / _PLAN_SAND, as long as

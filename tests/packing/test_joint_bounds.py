@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from packidx.pack.counts import Histogram, joint_bound, lower_bound, volume_packs
-from packidx.pack.strategies.capped import capped
+from packidx.packing.counts import Histogram, joint_bound, lower_bound, volume_packs
+from packidx.packing.strategies.capped import capped
 
 Int64s = NDArray[np.int64]
 NAMES = ("tokens", "num_images", "vision_patches")

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from peers import nemo_knapsack
 
-from packidx.pack.counts import Histogram, PackRuns
-from packidx.pack.strategies.balanced import DealRule, balanced, deal_evenly, length_correlation
-from packidx.pack.strategies.decreasing import best_fit_decreasing, worst_fit_decreasing
+from packidx.packing.counts import Histogram, PackRuns
+from packidx.packing.strategies.balanced import DealRule, balanced, deal_evenly, length_correlation
+from packidx.packing.strategies.decreasing import best_fit_decreasing, worst_fit_decreasing
 
 
 def problems() -> st.SearchStrategy[tuple[list[int], int]]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sized_items import Int64s, Problem, assert_plan, problems
 
-from packidx.pack.strategies.in_order import first_fit, next_fit, window_fit, worst_fit
+from packidx.packing.strategies.in_order import first_fit, next_fit, window_fit, worst_fit
 
 
 def loop(sizes: Int64s, limits: Int64s, rule: str) -> list[int]:

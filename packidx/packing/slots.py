@@ -10,7 +10,7 @@ import numpy as np
 
 from packidx.arrays import Int32s, Int64s, Ints
 from packidx.hashing import derive_key
-from packidx.pack.counts import PackRuns
+from packidx.packing.counts import PackRuns
 from packidx.permutation import permutation, permute
 
 _SORTED = 1 << 20  # items sorted at a time

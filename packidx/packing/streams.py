@@ -23,7 +23,7 @@ import numpy as np
 from packidx.arrays import Int64s, Ints
 from packidx.errors import MismatchError
 from packidx.hashing import derive_key
-from packidx.pack.solve import Problem, solve
+from packidx.packing.solve import Problem, solve
 from packidx.permutation import permutation, permute
 
 WINDOW = 4000

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from packidx.arrays import Int64s
 from packidx.errors import OptionError
-from packidx.pack.counts import Histogram, lower_bound
-from packidx.pack.strategies.in_order import window_fit
+from packidx.packing.counts import Histogram, lower_bound
+from packidx.packing.strategies.in_order import window_fit
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packidx.errors import MismatchError
-from packidx.pack.solve import Problem
-from packidx.pack.streams import (
+from packidx.packing.solve import Problem
+from packidx.packing.streams import (
     LaneOrder,
     check_lanes,
     expected_copies,

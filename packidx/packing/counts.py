@@ -163,7 +163,7 @@ def martello_toth_l2(histogram: Histogram, capacity: int) -> int:
 def lower_bound(histogram: Histogram, capacity: int) -> tuple[int, str]:
     """The best of these bounds and its name: ``'volume'`` (⌈Σ/C⌉) or ``'L2'``.
 
-    `packidx.pack.strategies.lp` has a better one that takes seconds.
+    `packidx.packing.strategies.lp` has a better one that takes seconds.
     """
     bounds = {
         "volume": volume_bound(histogram, capacity),

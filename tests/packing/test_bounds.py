@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from small_problems import optimum, tiny_problems
 
-from packidx.pack.counts import Histogram, lower_bound, martello_toth_l2, volume_bound
-from packidx.pack.strategies.decreasing import best_fit_decreasing
+from packidx.packing.counts import Histogram, lower_bound, martello_toth_l2, volume_bound
+from packidx.packing.strategies.decreasing import best_fit_decreasing
 
 
 @given(tiny_problems())

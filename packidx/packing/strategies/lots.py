@@ -14,8 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from packidx.arrays import Int64s
-from packidx.pack.counts import Histogram, PackRuns
-from packidx.pack.strategies.decreasing import OpenPacks
+from packidx.packing.counts import Histogram, PackRuns
+from packidx.packing.strategies.decreasing import OpenPacks
 
 _LOTS = 32  # of a pattern: more follow the lengths more closely, and take longer
 _ROUNDS = 4  # of rearrangement; more change nothing

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_problems import optimum, tiny_problems
 
-from packidx.pack.counts import Histogram, PackRuns, volume_bound
-from packidx.pack.strategies import lp as module
-from packidx.pack.strategies.decreasing import best_fit_decreasing
-from packidx.pack.strategies.lp import by_knots, linear_plan
+from packidx.packing.counts import Histogram, PackRuns, volume_bound
+from packidx.packing.strategies import lp as module
+from packidx.packing.strategies.decreasing import best_fit_decreasing
+from packidx.packing.strategies.lp import by_knots, linear_plan
 
 
 def check(runs: PackRuns, histogram: Histogram, capacity: int) -> None:

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from vlm_mix import vlm_mix
 
-from packidx.pack import slots
-from packidx.pack.solve import Problem, solve
-from packidx.pack.strategies.balanced import even_out
+from packidx.packing import slots
+from packidx.packing.solve import Problem, solve
+from packidx.packing.strategies.balanced import even_out
 from packidx.permutation import permutation
 
 BLOCK = 1000

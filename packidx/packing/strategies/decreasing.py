@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from packidx.pack.counts import Histogram, PackRuns
+from packidx.packing.counts import Histogram, PackRuns
 
 Run = tuple[int, int, int]
 """Packs with equal content: the first one's number, how many, and the samples in each."""

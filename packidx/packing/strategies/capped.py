@@ -22,7 +22,7 @@ import numpy as np
 
 from packidx.arrays import Float64s, Int64s
 from packidx.hashing import derive_key
-from packidx.pack.counts import volume_packs
+from packidx.packing.counts import volume_packs
 from packidx.permutation import permutation
 
 # How many packs an item looks at, in one attempt after another, before it is left over: first a

@@ -22,8 +22,8 @@ from typing import NamedTuple
 import numpy as np
 
 from packidx.arrays import Int64s
-from packidx.pack.counts import Histogram, LengthPairs, PackRuns, volume_bound
-from packidx.pack.strategies.decreasing import OpenPacks, best_fit_decreasing
+from packidx.packing.counts import Histogram, LengthPairs, PackRuns, volume_bound
+from packidx.packing.strategies.decreasing import OpenPacks, best_fit_decreasing
 from packidx.permutation import permutation
 
 # The share of tokens dealt to the emptiest (in 1/20) and `times`. Of five shares by five numbers

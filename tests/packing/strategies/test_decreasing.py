@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packidx.pack.counts import Histogram, PackRuns
-from packidx.pack.strategies.decreasing import best_fit_decreasing
+from packidx.packing.counts import Histogram, PackRuns
+from packidx.packing.strategies.decreasing import best_fit_decreasing
 
 CAPACITIES = st.integers(1, 60)
 

@@ -11,13 +11,13 @@ import numpy as np
 from packidx.arrays import Bools, Int64s, Ints
 from packidx.errors import OptionError
 from packidx.hashing import derive_key
-from packidx.pack.counts import Histogram, PackRuns, joint_bound, lower_bound
-from packidx.pack.slots import Slots, deal_into, from_packs
-from packidx.pack.strategies.balanced import balanced, even_out
-from packidx.pack.strategies.capped import capped
-from packidx.pack.strategies.decreasing import best_fit_decreasing, worst_fit_decreasing
-from packidx.pack.strategies.in_order import first_fit, next_fit, window_fit, worst_fit
-from packidx.pack.strategies.lp import linear_plan
+from packidx.packing.counts import Histogram, PackRuns, joint_bound, lower_bound
+from packidx.packing.slots import Slots, deal_into, from_packs
+from packidx.packing.strategies.balanced import balanced, even_out
+from packidx.packing.strategies.capped import capped
+from packidx.packing.strategies.decreasing import best_fit_decreasing, worst_fit_decreasing
+from packidx.packing.strategies.in_order import first_fit, next_fit, window_fit, worst_fit
+from packidx.packing.strategies.lp import linear_plan
 
 # Above this certified gap, as a share of the bound and more than a pack, `auto` spends the seconds
 # that `lp` takes.

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from sized_items import Int64s, Problem, assert_plan, problems
 from vlm_mix import vlm_mix
 
-from packidx.pack.counts import joint_bound
-from packidx.pack.strategies import capped as module
-from packidx.pack.strategies.capped import best_fit_in_all, capped
+from packidx.packing.counts import joint_bound
+from packidx.packing.strategies import capped as module
+from packidx.packing.strategies.capped import best_fit_in_all, capped
 
 NAMES = ("tokens", "num_images", "vision_patches", "samples")
 
