@@ -12,14 +12,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from packidx.arrays import Int64s
-from packidx.encode.build import media_tensors
 from packidx.encode.imports import import_torch, load_real
 from packidx.encode.loading import files_of, load_processor
-from packidx.encode.media import as_requested, decoded_image, info_of, refuse_unsupported
+from packidx.encode.media import (
+    NotBuilt,
+    as_requested,
+    decoded_image,
+    info_of,
+    media_tensors,
+    refuse_unsupported,
+)
 from packidx.encode.patches import FORMS, Allocate, ImagePatches, patches_of
 from packidx.encode.positions import model_positions, mrope_positions, video_positions
 from packidx.encode.prober import ProbedMedia
-from packidx.encode.whole import IGNORED, NotBuilt, media_of_whole, whole_sample, with_labels
+from packidx.encode.whole import IGNORED, media_of_whole, whole_sample, with_labels
 from packidx.errors import BadRecord, MismatchError, OptionError, PackidxError
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import MediaColumns

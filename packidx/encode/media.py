@@ -1,33 +1,47 @@
-"""A record's media, opened as a transformers processor takes them.
+"""A record's media, opened as a transformers processor takes them, and the tensors of a family's.
 
 Images stay what they are, or become RGB. Sound becomes one channel at the processor's rate. A video
 becomes frames and what is known of it (`VideoMetadata`), from which processors sample frames and
-write times; its own sound is left out, whatever the processor could do with it.
+write times; its own sound is left out, whatever the processor could do with it. A family's image
+and video processors are called each alone, which is quick and needs no torchvision; what they make
+must be what was counted.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from packidx.encode.blanks import BlankVideo
 from packidx.encode.imports import allow_cuda_torchvision, import_torch
-from packidx.errors import BadRecord
+from packidx.errors import BadRecord, MismatchError, PackidxError
 from packidx.processor.assemble import ProcessorFiles
+from packidx.processor.counts import MediaColumns
+from packidx.processor.families.base import FamilyMedia
+from packidx.processor.kinds import KINDS
 from packidx.processor.requests import requested
 from packidx.records.conversation import Conversation, Media, MediaInfo, map_media
-from packidx.records.media.clips import Audio, Video
+from packidx.records.media.clips import Audio, Samples, Video
 from packidx.records.media.images import open_image
 from packidx.records.media.opener import media_info
 from packidx.records.media.paths import ANYWHERE
+from packidx.software import installed
+
+if TYPE_CHECKING:
+    import torch
 
 _NO_RATE = 16000
 """What transformers takes where a processor states no sampling rate."""
+
+
+class NotBuilt(PackidxError):
+    """Transformers builds no sample of a conversation, or not the one that was counted."""
 
 
 def info_of(medium: Media) -> MediaInfo:
@@ -203,3 +217,170 @@ def sampling_rate_of(processor: Any) -> int:
     """Samples per second that a processor takes of sound."""
     part = getattr(processor, "audio_processor", getattr(processor, "feature_extractor", None))
     return int(getattr(part, "sampling_rate", None) or _NO_RATE)
+
+
+# -- media of a given shape, to try a processor with -----------------------------------------------
+
+
+def blank_medium(kind: str, info: MediaInfo, *, noise: bool = False) -> Media:
+    """Return a medium of a shape: black pixels or silence, or noise."""
+    if kind == "audio":
+        return Media(kind, BlankSound(info, noise=noise))
+    if kind == "video":
+        return Media(kind, BlankVideo(info, noise=noise))
+    shape = info.height, info.width, 3
+    return Media(kind, Image.fromarray(_noise(shape) if noise else np.zeros(shape, np.uint8)))
+
+
+def _noise(shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+
+
+class BlankVideo(Video):
+    """A video of black frames, whose tensor takes the memory of one, or of noise."""
+
+    def __init__(self, info: MediaInfo, *, noise: bool = False) -> None:
+        super().__init__((), "a blank video")
+        self.info, self._noise = info, noise
+
+    def frames(self, indices: ArrayLike) -> NDArray[np.uint8]:
+        """See the base."""
+        shape = (len(np.asarray(indices)), self.info.height, self.info.width, 3)
+        return _noise(shape) if self._noise else np.zeros(shape, np.uint8)
+
+    def tensor(self, indices: NDArray[np.int64]) -> Any:
+        """Return frames as uint8 ``[n, 3, height, width]``."""
+        torch = import_torch()
+        if self._noise:
+            return torch.from_numpy(self.frames(indices)).permute(0, 3, 1, 2).contiguous()
+        frame = torch.zeros((1, 3, self.info.height, self.info.width), dtype=torch.uint8)
+        return frame.expand(len(indices), -1, -1, -1)
+
+
+class BlankSound(Audio):
+    """A sound of zeros, or of noise."""
+
+    def __init__(self, info: MediaInfo, *, noise: bool = False) -> None:
+        super().__init__(b"", "a blank sound")
+        self.info, self._noise = info, noise
+
+    def waveform(self, sampling_rate: int) -> Samples:
+        """See the base."""
+        num = self.info.num_samples
+        wave = _noise((num,)) / np.float32(1280) if self._noise else np.zeros(num, np.float32)
+        return np.asarray(wave, np.float32)
+
+
+# -- tensors of a family's media -------------------------------------------------------------------
+
+_ADVICE = (
+    "use the release of transformers that they were counted with, or a newer one, leave the record"
+    " out, or pass your own encode(record) callable"
+)
+
+MakePatches = Callable[[Sequence[Any], "NDArray[np.int64]"], "dict[str, torch.Tensor] | None"]
+"""(images, their grids as counted) → what a family's image processor makes of them; None where that
+is left to the processor."""
+
+
+def media_tensors(
+    files: ProcessorFiles,
+    conversation: Conversation,
+    media: MediaColumns,
+    load: Callable[[str], Any],
+    patches: MakePatches,
+) -> dict[str, torch.Tensor]:
+    """Return what a family's model takes of one sample besides token ids, labels and positions.
+
+    Args:
+        conversation: its media are opened, or bytes or paths.
+        media: as they were counted.
+        load: ``'image'`` or ``'video'`` → the processor of these.
+        patches: makes the patches of images in their processor's place.
+
+    Raises:
+        BadRecord: a medium cannot be decoded.
+        MismatchError: transformers makes other patches.
+        MissingExtraError, SourceError: the processor cannot be loaded.
+    """
+    vision = files.vision
+    assert isinstance(vision, FamilyMedia)  # checked by the encoder
+    kinds = [kind for kind in KINDS if any(kind == medium.kind for medium in conversation.media)]
+    parts = {kind: load(kind) for kind in kinds}
+    whole = SimpleNamespace(image_processor=parts.get("image"))
+    given, options = opened(conversation, vision.sample_frames, whole)
+    metadata = iter(options.get("video_metadata", ()))
+    each = [(medium, next(metadata) if medium.kind == "video" else None) for medium in given.media]
+    tensors: dict[str, torch.Tensor] = {}
+    try:
+        if vision.pixels_in_order:
+            made = [_features(vision, parts[one[0].kind], [one])["pixel_values"] for one in each]
+            tensors["pixel_values"] = import_torch().cat(made)
+            tiles, counted = len(tensors["pixel_values"]), int(media.grid[:, 0].sum())
+            if tiles != counted:
+                raise NotBuilt(f"makes {tiles} tiles of this sample, and {counted} were counted")
+        for kind in () if vision.pixels_in_order else kinds:
+            own = [one for one in each if one[0].kind == kind]
+            features: Mapping[str, Any] | None = None
+            grids = media.grid[media.kind == KINDS.index(kind)]
+            if kind == "image":
+                features = patches([medium.ref for medium, _ in own], grids)
+            features = _features(vision, parts[kind], own) if features is None else features
+            tensors |= {name: features[name] for name in vision.model_inputs if name in features}
+            # A release that does not know a setting of the processor leaves it out without a word.
+            real = tensors.get(f"{kind}_grid_thw")
+            if real is not None and real.tolist() != grids.tolist():
+                stated = f"{real.tolist()} (time, height, width)"
+                raise NotBuilt(
+                    f"makes {kind}s of grids {stated}, and {grids.tolist()} were counted"
+                )
+    except NotBuilt as error:
+        name = f"{files.name} with transformers {installed('transformers')}"
+        raise MismatchError(f"processor {name} {error}: {_ADVICE}") from error
+    return tensors
+
+
+def _features(
+    vision: FamilyMedia, part: Any, media: Sequence[tuple[Media, Any]]
+) -> Mapping[str, Any]:
+    """Return what the image or video processor makes of media of its kind in one sample.
+
+    Args:
+        media: opened, with the metadata of videos.
+
+    Raises:
+        NotBuilt: it refuses them, as older releases do.
+    """
+    refs, kind = [medium.ref for medium, _ in media], media[0][0].kind
+    try:
+        if kind == "image":
+            # One list of one sample's images, as the whole processor passes them on.
+            images: Mapping[str, Any] = part(
+                images=[refs], return_tensors="pt", **vision.image_options
+            )
+            return images
+        metadata = [of_video for _, of_video in media]
+        features: dict[str, Any] = part(
+            videos=refs, video_metadata=metadata, do_sample_frames=False, return_tensors="pt"
+        )
+    except ValueError as cause:
+        sizes = ", ".join(
+            "x".join(map(str, ref.size if kind == "image" else ref.shape)) for ref in refs
+        )
+        reason = " ".join(str(cause).split())[:120]
+        raise NotBuilt(f"does not build {kind}s of {sizes} ({reason})") from cause
+    if vision.pixels_in_order:  # frames as images, one after the other
+        return {"pixel_values": features["pixel_values_videos"].flatten(0, 1)}
+    if "second_per_grid_ts" in vision.model_inputs:
+        # As `Qwen2_5_VLProcessor._process_videos`.
+        step = part.temporal_patch_size
+        # `VideoMetadata.sampled_fps`, which transformers 4 lacks.
+        rates = [
+            24.0
+            if video.fps is None
+            else len(video.frames_indices) / video.total_num_frames * video.fps
+            for video in metadata
+        ]
+        seconds = [step / rate for rate in rates]
+        features["second_per_grid_ts"] = import_torch().tensor(seconds)
+    return features

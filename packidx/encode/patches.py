@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from packidx.encode.imports import import_torch
-from packidx.encode.whole import NotBuilt, quiet
+from packidx.encode.media import NotBuilt
+from packidx.encode.whole import quiet
 from packidx.errors import OptionError
 from packidx.processor.families.base import FamilyMedia
 from packidx.records.conversation import MediaInfo

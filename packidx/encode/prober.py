@@ -19,10 +19,9 @@ import numpy as np
 
 from packidx.arrays import Int64s
 from packidx.digests import digest
-from packidx.encode.blanks import blank_medium
 from packidx.encode.imports import Keywords, load_real
-from packidx.encode.media import sampling_rate_of
-from packidx.encode.whole import ARGUMENTS, NotBuilt, bare_tokenizer, build_sample, ids_of
+from packidx.encode.media import NotBuilt, blank_medium, sampling_rate_of
+from packidx.encode.whole import ARGUMENTS, bare_tokenizer, build_sample, ids_of
 from packidx.errors import BadRecord, PackidxError, SourceError
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.processor.families import MediaCounts, MediaModel
@@ -66,6 +65,7 @@ class Added(NamedTuple):
 
     tokens: int = 0
     grid: tuple[int, int, int] = (0, 0, 0)
+    """(t, h, w) in patches; zeros if the processor states none."""
     is_apart: bool = True
     """As of `ProbedMedia.is_apart`."""
     problem: str | None = None
@@ -234,9 +234,9 @@ class ProbedMedia(MediaModel):
         except (NotBuilt, BadRecord) as error:
             return Added(problem=str(error))
         own, real = self._own_ids(talk), ids_of(built)
-        return Added(
-            len(real) - len(own), grid_of(built, kind), self._stands_apart(kind, own, real)
-        )
+        grids = np.asarray(built.get(f"{kind}_grid_thw", [])).reshape(-1, 3).tolist()
+        grid = tuple(grids[0]) if len(grids) == 1 else (0, 0, 0)
+        return Added(len(real) - len(own), grid, self._stands_apart(kind, own, real))
 
     def _stands_apart(self, kind: str, own: list[int], real: list[int]) -> bool:
         """Return True if what a processor writes in a placeholder's place begins and ends with
@@ -298,10 +298,3 @@ def plain_tokens(tokenizer: Any) -> dict[str, int]:
         for ident, token in tokenizer.get_added_tokens_decoder().items()
         if not (token.lstrip or token.rstrip or token.single_word or token.normalized)
     }
-
-
-def grid_of(built: Mapping[str, Any], kind: str) -> tuple[int, int, int]:
-    """Return (t, h, w) in patches of a sample's one medium; zeros if the processor states none."""
-    stated = built.get(f"{kind}_grid_thw")
-    rows = np.asarray([] if stated is None else stated).reshape(-1, 3).tolist()
-    return (rows[0][0], rows[0][1], rows[0][2]) if len(rows) == 1 else (0, 0, 0)

@@ -20,10 +20,9 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from packidx.arrays import Bools, Int64s
-from packidx.encode.blanks import BlankVideo
 from packidx.encode.imports import import_torch
-from packidx.encode.media import Opened, metadata_of, opened
-from packidx.errors import OptionError, PackidxError
+from packidx.encode.media import BlankVideo, NotBuilt, Opened, metadata_of, opened
+from packidx.errors import OptionError
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
@@ -33,10 +32,6 @@ if TYPE_CHECKING:
 
 ARGUMENTS = {"image": "images", "video": "videos", "audio": "audio"}
 """A processor's names of media, by kind."""
-
-
-class NotBuilt(PackidxError):
-    """Transformers builds no sample of a conversation, or not the one that was counted."""
 
 
 def build_sample(

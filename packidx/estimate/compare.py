@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from packidx.arrays import Bools, Int64s
-from packidx.encode.imports import Keywords, has_torch, load_real
-from packidx.encode.media import as_requested, info_of
+from packidx.encode.imports import has_torch, load_real
+from packidx.encode.media import NotBuilt, as_requested, info_of
 from packidx.encode.prober import ProbedMedia
-from packidx.encode.whole import NotBuilt, whole_sample, with_labels
+from packidx.encode.whole import whole_sample, with_labels
 from packidx.errors import BadRecord, PackidxError
 from packidx.format.manifest import Compared
 from packidx.processor.assemble import ProcessorFiles
@@ -50,37 +49,31 @@ class Comparer:
         """Kind → None if the rules count it, else the first difference; of this task alone."""
         self.reason: str | None = files.doubt
         self.rules = ConversationCounter(files)
+        self._loaded: dict[bool, Any] = {}
 
     def _real(self, kind: str) -> Any:
         """Return what training builds records of this kind with; None if it cannot be loaded."""
-        is_text = not words_of(kind).isdisjoint((TEXT, DOCUMENT))
-        return self._tokenizer if is_text and self.files.is_plain else self._processor
+        is_text = self.files.is_plain and not words_of(kind).isdisjoint((TEXT, DOCUMENT))
+        if is_text not in self._loaded:
+            self._loaded[is_text] = self._load(is_text)
+        return self._loaded[is_text]
 
-    @cached_property
-    def _processor(self) -> Any:
+    def _load(self, is_text: bool) -> Any:
+        """Return the processor, or for texts the tokenizer with the processor's chat template."""
         files, vision = self.files, self.files.vision
-        if isinstance(vision, ProbedMedia) and files.doubt is None:
-            return vision.processor
-        return self._load(files.auto_class, files.keywords)
-
-    @cached_property
-    def _tokenizer(self) -> Any:
-        """The tokenizer with the processor's chat template."""
-        made = copy.copy(self._load("AutoTokenizer"))
-        if made is not None:
-            made.chat_template = self.files.template.plain_source
-        return made
-
-    def _load(self, name: str, settings: Keywords | None = None) -> Any:
-        """Return what a class of transformers loads; None if that is not what training has."""
-        files = self.files
         if files.doubt is not None:
             return None
+        if isinstance(vision, ProbedMedia):
+            return vision.processor
         try:
-            return load_real(files.folder, name, files.trusts_code, settings)
+            if not is_text:
+                return load_real(files.folder, files.auto_class, files.trusts_code, files.keywords)
+            made = copy.copy(load_real(files.folder, "AutoTokenizer", files.trusts_code))
         except PackidxError as error:
             self.reason = str(error) if has_torch() else "torch is not installed"
             return None
+        made.chat_template = files.template.plain_source
+        return made
 
     def close(self) -> Compared:
         """Return what was compared, in the process that decides for all."""

@@ -200,7 +200,7 @@ class Window(Sums, frozen=True, kw_only=True):
 
     def files_of(self, table: str) -> list[TableFile]:
         """Its files of one of the tables, in order."""
-        return [file for file in self.files if table_of(file.path) == table]
+        return [file for file in self.files if file.path.rpartition("-")[0] == table]
 
 
 class PlacedWindow(NamedTuple):
@@ -278,11 +278,6 @@ def is_snapshot_id(text: str) -> bool:
 def file_name(table: str, number: int) -> str:
     """Return the name of a table's file `number`."""
     return f"{table}-{number:05d}.parquet"
-
-
-def table_of(path: str) -> str:
-    """Return the name of the table that a file of a window is of."""
-    return path.rpartition("-")[0]
 
 
 def folder_name(digests: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ classes do not postpone their annotations, which msgspec reads.
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -80,6 +81,7 @@ Place = Annotated[str, Meta(pattern=r"^[^\0]+\Z")]
 """A path or URL, as a user gave it."""
 FileName = Annotated[str, Meta(pattern=r"^\w[\w.-]*\Z")]
 """A bare name: it leads to no other folder."""
+_Name = Annotated[str, Meta(min_length=1)]
 
 
 class File(JsonObject, frozen=True, kw_only=True):
@@ -147,15 +149,15 @@ class Layout(JsonObject, frozen=True, forbid_unknown_fields=True):
         OptionError: a member cannot be, or names what there is not.
     """
 
-    columns: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, _Name] = field(default_factory=dict)
     """Standard column (`COLUMNS`) → the data set's own; several, in order, with commas between."""
-    tags: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, _Name] = field(default_factory=dict)
     """Tag (`TAGS`) → the data set's own word."""
     media_root: Place | None = None
     """Folder of its media, as given; None leaves it to the options."""
     sample_ratio: Amount = _WHOLE
     """How much of it the mix wants: its planned weight. Lengths do not depend on it."""
-    delimiter: Annotated[str, Meta(min_length=1)] | None = None
+    delimiter: _Name | None = None
     """Between cells, for tables in text; None is the kind's own."""
     pair: str | None = None
     """Side of preference pairs that is used (`PAIR_SIDES`); None if there are no pairs."""
@@ -165,8 +167,6 @@ class Layout(JsonObject, frozen=True, forbid_unknown_fields=True):
     """The one of different answers to use (`ANSWERS`); None refuses such records."""
 
     def __post_init__(self) -> None:
-        _check_names("column", self.columns, COLUMNS)
-        _check_names("tag", self.tags, tuple(TAGS))
         for member in fields(self):
             try:
                 msgspec.convert(value := getattr(self, member.name), member.type)
@@ -176,6 +176,14 @@ class Layout(JsonObject, frozen=True, forbid_unknown_fields=True):
             raise OptionError(f"pair is {self.pair!r}: give one of {', '.join(PAIR_SIDES)}")
         if self.answers not in (None, *ANSWERS):
             raise OptionError(f"answers is {self.answers!r}: give {', '.join(ANSWERS)}")
+        for kind, given, known in (("column", self.columns, COLUMNS), ("tag", self.tags, TAGS)):
+            for name in given:
+                if name not in known:
+                    text = f"there is no {kind} {name!r} to state; known: {', '.join(known)}"
+                    raise OptionError(text)
+        for word, number in Counter(self.tags.values()).items():  # a column may be two things
+            if number > 1:
+                raise OptionError(f"tag {word!r} is stated to be two things: give each its own")
         force_setattr(self, "columns", dict(sorted(self.columns.items())))
         force_setattr(self, "tags", dict(sorted(self.tags.items())))
         if self.sample_ratio == _WHOLE:
@@ -186,20 +194,6 @@ class Layout(JsonObject, frozen=True, forbid_unknown_fields=True):
     def stated_columns(self) -> set[str]:
         """All columns that are stated to be something."""
         return {name for own in self.columns.values() for name in (own, *own.split(","))}
-
-
-def _check_names(kind: str, given: Any, known: tuple[str, ...]) -> None:
-    if not isinstance(given, Mapping):
-        raise OptionError(f"{kind}s are {given!r:.100}: give an object of names")
-    for name, own in given.items():
-        if name not in known:
-            raise OptionError(f"there is no {kind} {name!r} to state; known: {', '.join(known)}")
-        if not isinstance(own, str) or not own:
-            raise OptionError(f"the {kind} {name!r} is {own!r}: give the name that the data uses")
-    words = list(given.values()) if kind == "tag" else []  # a column may be two things
-    twice = sorted({word for word in words if words.count(word) > 1})
-    if twice:
-        raise OptionError(f"{kind} {twice[0]!r} is stated to be two things: give each its own")
 
 
 DEFAULT = Layout()
@@ -249,7 +243,12 @@ class Encoder(JsonObject, frozen=True, kw_only=True):
 
     def differences(self, here: Mapping[str, Any]) -> list[str]:
         """Settings that are others here: ``images.max_pixels: 1003520 planned, 602112 here``."""
-        return setting_differences(self.settings or here, here, "planned", "here")
+        planned, differences = self.settings or here, []
+        for name in sorted({*planned, *here}):
+            one, other = (json.dumps(settings.get(name)) for settings in (planned, here))
+            if one != other:
+                differences.append(f"{name}: {one} planned, {other} here")
+        return differences
 
 
 def compared_of(encoder: Encoder | None) -> Compared | None:
@@ -262,18 +261,6 @@ def built_kinds(encoder: Encoder | None) -> frozenset[str]:
     compared = compared_of(encoder) or Compared(by=None)
     rare = (kind for kind, why in compared.rare.items() if why is not None)
     return frozenset((*compared.built, *rare))
-
-
-def setting_differences(
-    ones: Mapping[str, Any], others: Mapping[str, Any], of_ones: str, of_others: str
-) -> list[str]:
-    """Return what two processors' settings differ in, each with both values."""
-    differences = []
-    for name in sorted({*ones, *others}):
-        one, other = (json.dumps(settings.get(name)) for settings in (ones, others))
-        if one != other:
-            differences.append(f"{name}: {one} {of_ones}, {other} {of_others}")
-    return differences
 
 
 class Transform(JsonObject, frozen=True, kw_only=True):

@@ -109,11 +109,10 @@ def precompute(
             found.given, lengths, processor=processor, progress=progress, **options
         )
         manifest = load(os.path.join(lengths, "manifest.json"), LengthsManifest, "start again")
-        tasks, first = [], 0
-        own_shards = job_shards(found.shards, manifest.shards, True, *found.media)
-        for own, name in zip(own_shards, found.names, strict=True):
-            tasks.append(JoinTask(own, first, os.path.join(built.table, name)))
-            first += own.stated.rows
+        own = job_shards(found.shards, manifest.shards, True, *found.media)
+        firsts = itertools.accumulate((shard.rows for shard in manifest.shards), initial=0)
+        paths = (os.path.join(built.table, name) for name in found.names)
+        tasks = [JoinTask(*each) for each in zip(own, firsts, paths, strict=False)]
         with open_workers("local", options.get("workers")) as pool:
             setup = functools.partial(read_lengths, lengths)
             sums = list(pool.map(write_shard, tasks, setup))
@@ -204,7 +203,7 @@ def write_shard(task: JoinTask, lengths: Lengths) -> Sums:
 
 
 def _joined(task: JoinTask, lengths: Lengths, sums: Sums) -> Iterator[tuple[ReadRecord, Given]]:
-    """The records of a shard in order, with what they are given; `sums` are added to."""
+    """Yield the records of a shard in order, with what they are given, and add to `sums`."""
     shard, at = task.shard, task.first_row
     tokens, meta = _names(shard)
     for part in shard.stated.ranges:
@@ -216,9 +215,14 @@ def _joined(task: JoinTask, lengths: Lengths, sums: Sums) -> Iterator[tuple[Read
                 warnings.simplefilter("ignore")  # here, as filters belong to all threads
                 looked_up = storage.overlapped(lambda record: _infos(record, shard.root), batch)
             for record, row, infos in zip(batch, rows, looked_up, strict=True):
+                reason = row["reason"]
+                if reason is None and row["method"] == "heuristic":
+                    reason = "not_compared"  # not found equal to transformers' own processor
+                elif reason is None and (infos is None or len(infos) != len(row["media"] or ())):
+                    reason = "unknown_size"
                 given: Given = {}
                 sums["num_samples", ""] += 1
-                if reason := _why_not(row, infos):
+                if reason is not None:
                     sums["rejected", reason] += 1
                 else:
                     sums["num_tokens", ""] += row["length"]
@@ -229,32 +233,19 @@ def _joined(task: JoinTask, lengths: Lengths, sums: Sums) -> Iterator[tuple[Read
                 yield record, given
 
 
-def _infos(record: ReadRecord, root: MediaRoot) -> Sequence[MediaInfo | None]:
-    """Return what is known of each of a record's media."""
+def _infos(record: ReadRecord, root: MediaRoot) -> list[MediaInfo] | None:
+    """Return what is known of a record's media; None if one of them cannot be used."""
     try:
         talk = record.conversation
         return [] if talk is None else [media_info(medium, root) for medium in talk.media]
     except BadRecord:  # the row says it, unless the medium has changed since
-        return [None]
+        return None
 
 
-def _why_not(row: Mapping[str, Any], infos: Sequence[MediaInfo | None]) -> str | None:
-    """Return why a record is given no counts."""
-    if row["reason"] is not None:
-        return str(row["reason"])
-    if row["method"] == "heuristic":
-        return "not_compared"  # not found equal to transformers' own processor
-    is_known = None not in infos and len(infos) == len(row["media"] or ())
-    return None if is_known else "unknown_size"
-
-
-def _meta(
-    media: Sequence[Mapping[str, Any]], infos: Sequence[MediaInfo | None]
-) -> dict[str, list[Any]]:
+def _meta(media: Sequence[Mapping[str, Any]], infos: Sequence[MediaInfo]) -> dict[str, list[Any]]:
     """``mm_inputs_meta`` of media in order of appearance."""
     meta: dict[str, list[Any]] = {}
     for medium, info in zip(media, infos, strict=True):
-        assert info is not None  # see `_why_not`
         kind, fps = medium["kind"], info.fps or 0.0
         # In the order in which NeMo's packer reads them; 0 is unknown.
         numbers: list[float] = [info.height, info.width]
@@ -268,36 +259,35 @@ def _meta(
 
 
 def _write_lines(copy: str, joined: Iterator[tuple[ReadRecord, Given]], task: JoinTask) -> None:
-    """The shard as JSON Lines; those that it has already keep their bytes."""
+    """Write the shard as JSON Lines; those that it has already keep their bytes."""
     has_lines = task.shard.file.container == "jsonl"
     with open(copy, "rb") as source, open(task.path, "wb", buffering=1 << 20) as out:
         for read, given in joined:
-            record = read.data
+            record, (_, offset, nbytes) = read.data, read.locator
             line = b""
-            if has_lines and read.locator.offset is not None and read.locator.nbytes is not None:
-                line = os.pread(source.fileno(), read.locator.nbytes, read.locator.offset).strip()
+            if has_lines and offset is not None and nbytes is not None:
+                line = os.pread(source.fileno(), nbytes, offset).strip()
             elif record is not None:
                 line = orjson.dumps(record)
-            if given and record is not None:
-                if any(name in record for name in given):
-                    line = orjson.dumps({**record, **given})
-                else:
-                    line = b",".join((line[:-1], orjson.dumps(given)[1:]))
+            if given and record is not None and record.keys().isdisjoint(given):
+                line = b",".join((line[:-1], orjson.dumps(given)[1:]))
+            elif given and record is not None:
+                line = orjson.dumps({**record, **given})
             if line:
                 out.write(line + b"\n")
 
 
 def _write_parquet(copy: str, joined: Iterator[tuple[ReadRecord, Given]], task: JoinTask) -> None:
-    """The shard with its two columns, row group by row group."""
+    """Write the shard with its two columns, row group by row group."""
     names = _names(task.shard)
     try:
         source = pq.ParquetFile(os.path.abspath(copy), pre_buffer=False)
-        schema_of = _with(source.schema_arrow.empty_table(), names, []).schema
+        written = _with(source.schema_arrow.empty_table(), names, []).schema
         codec = "snappy"
         if source.num_row_groups and source.metadata.num_columns:
             codec = source.metadata.row_group(0).column(0).compression.lower()
         codec = codec.replace("uncompressed", "none")
-        with source, pq.ParquetWriter(task.path, schema_of, compression=codec) as out:
+        with source, pq.ParquetWriter(task.path, written, compression=codec) as out:
             for number in range(source.num_row_groups):
                 table = source.read_row_group(number, use_threads=False)
                 values = [given for _, given in itertools.islice(joined, table.num_rows)]
@@ -308,12 +298,8 @@ def _write_parquet(copy: str, joined: Iterator[tuple[ReadRecord, Given]], task: 
         raise SourceError(text) from None
 
 
-def _with(
-    table: pa.Table,
-    names: Sequence[str],
-    values: Sequence[Mapping[str, Any]],
-) -> pa.Table:
-    """`table` with the two columns, in the places that they have already or behind the others."""
+def _with(table: pa.Table, names: Sequence[str], values: Sequence[Given]) -> pa.Table:
+    """Return `table` with the two columns, in their own places or behind the others."""
     for name, kind in zip(names, _TYPES, strict=True):
         column = pa.array([given.get(name) for given in values], kind)
         at = table.schema.get_field_index(name)

@@ -96,14 +96,6 @@ class Spans(NamedTuple):
         return cls(sample[start], start, stop)
 
 
-def has_spans(length: Int64s, label_tokens: Int64s) -> Bools:
-    """Return where the lengths table has the spans of label tokens, bool [n].
-
-    If none or all of a sample's tokens are label tokens, their number says it.
-    """
-    return (label_tokens > 0) & (label_tokens < length - 1)
-
-
 @dataclass(slots=True)
 class Counts:
     """n samples' counts, int64 ``[n]`` each; `UNKNOWN` where a number is not known."""
@@ -122,7 +114,7 @@ class Counts:
     vision_patches: Int64s = field(init=False)
     vision_cost: Int64s = field(init=False)
     spans: Spans = field(init=False)
-    """Spans of the samples for which `has_spans` is True, as far as they are known."""
+    """Spans of samples of which some tokens are label tokens, as far as they are known."""
 
     def summed(self, spans: Sequence[Spans]) -> Counts:
         """Add what the media make; each sample is counted by the weakest of its parts' methods.
@@ -147,7 +139,9 @@ class Counts:
         is_unknown = total(media.patches == UNKNOWN) > 0
         self.vision_patches = np.where(is_unknown, UNKNOWN, total(media.patches))
         self.vision_cost = np.where(is_unknown, UNKNOWN, total(media.cost))
-        is_told = has_spans(self.length, self.label_tokens) & (self.method == EXACT)
+        # If none or all of a sample's tokens are label tokens, their number says it.
+        is_told = (self.label_tokens > 0) & (self.label_tokens < self.length - 1)
+        is_told &= self.method == EXACT
         none = Spans(*np.empty((3, 0), np.int64))
         columns = [np.concatenate(parts) for parts in zip(none, *spans, strict=True)]
         order = np.argsort(columns[0], kind="stable")

@@ -18,8 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from packidx.processor.assemble import ProcessorFiles
-from packidx.processor.families.base import FamilyMedia
-from packidx.processor.families.sizes import PixelLimits
+from packidx.processor.families.base import FamilyMedia, PixelLimits
 from packidx.records.conversation import Media, MediaInfo
 from packidx.records.media.references import OF_FRAMES, cut, unsupported_option
 

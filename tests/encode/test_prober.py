@@ -22,10 +22,10 @@ from transformers import AutoProcessor, AyaVisionProcessor, GotOcr2ImageProcesso
 
 from packidx import estimate_lengths
 from packidx.encode import ProcessorEncoder
-from packidx.encode.blanks import blank_medium
 from packidx.encode.loading import files_of, load_processor
+from packidx.encode.media import NotBuilt, blank_medium
 from packidx.encode.prober import ProbedMedia
-from packidx.encode.whole import NotBuilt, build_sample, ids_of
+from packidx.encode.whole import build_sample, ids_of
 from packidx.errors import BadRecord, OptionError, PackidxError, SourceError
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter

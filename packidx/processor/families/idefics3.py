@@ -26,9 +26,12 @@ from packidx.processor.families.base import (
     Settings,
     VideoCount,
     known_fps,
+    longest_edge,
+    must_resize,
+    needed,
+    patches_per_side,
     timestamps,
 )
-from packidx.processor.families.sizes import longest_edge, must_resize, needed, patches_per_side
 from packidx.records.conversation import MediaInfo
 
 IMAGE, VIDEO, AROUND, GLOBAL = "<image>", "<video>", "<fake_token_around_image>", "<global-img>"

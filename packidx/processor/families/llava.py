@@ -30,15 +30,13 @@ from packidx.processor.families.base import (
     ImageCounts,
     Settings,
     VideoCount,
-    known_fps,
-    too_few_frames,
-)
-from packidx.processor.families.sizes import (
     best_resolution,
+    known_fps,
     must_resize,
     needed,
     patches_per_side,
     square_side,
+    too_few_frames,
 )
 from packidx.records.conversation import MediaInfo
 

@@ -16,8 +16,9 @@ from packidx.processor.families.base import (
     FamilyMedia,
     ImageCounts,
     Settings,
+    must_resize,
+    needed,
 )
-from packidx.processor.families.sizes import must_resize, needed
 
 
 def _images(

@@ -26,6 +26,7 @@ from packidx.processor.families.base import (
     FamilyMedia,
     Frames,
     ImageCounts,
+    PixelLimits,
     Settings,
     VideoCount,
     known_fps,
@@ -33,7 +34,6 @@ from packidx.processor.families.base import (
     too_few_frames,
     unusable_size,
 )
-from packidx.processor.families.sizes import PixelLimits
 from packidx.records.conversation import MediaInfo
 
 IMAGE, VIDEO, GLM_IMAGE = "<|image_pad|>", "<|video_pad|>", "<|image|>"

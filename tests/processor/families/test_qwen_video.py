@@ -24,13 +24,12 @@ from transformers.models.glm4v.image_processing_glm4v import smart_resize as glm
 from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize as qwen3_resize
 from transformers.video_utils import VideoMetadata
 
-from packidx.encode.build import media_tensors
+from packidx.encode.media import media_tensors
 from packidx.errors import BadRecord
 from packidx.format.schema import METHODS
 from packidx.processor.counter import ConversationCounter
-from packidx.processor.families.base import FamilyMedia
+from packidx.processor.families.base import FamilyMedia, smart_resize
 from packidx.processor.families.qwen import QWEN2_5_VL, QWEN3_VL
-from packidx.processor.families.sizes import smart_resize
 from packidx.processor.fingerprint import complete_settings
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
 from packidx.records.media.opener import media_info

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize as reference
 
 from packidx.processor.families import FAMILIES, find_family
-from packidx.processor.families.sizes import smart_resize
+from packidx.processor.families.base import smart_resize
 
 LIMITS = [
     (28, 56 * 56, 28 * 28 * 1280),
