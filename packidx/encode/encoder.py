@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -83,8 +84,6 @@ class ProcessorEncoder:
         if pixels not in FORMS:
             raise OptionError(f"pixels is {pixels!r}: say one of {', '.join(FORMS)}")
         self.pixels = pixels
-        # Which image processor it is proven for; None beside that: it makes the pixels itself.
-        self._patches: tuple[Any, ImagePatches | None] = (None, None)
         policy = LabelPolicy.parse(policy) if isinstance(policy, str) else policy
         self.tokens_per_second = tokens_per_second
         self._parts: dict[str, Any] = {}
@@ -111,7 +110,7 @@ class ProcessorEncoder:
     def __getstate__(self) -> dict[str, Any]:
         """Without what another process loads again: a pickle that names transformers' classes would
         import them before torchvision is dealt with."""
-        state = {**self.__dict__, "_patches": (None, None)}
+        state = {name: value for name, value in vars(self).items() if name != "_patches"}
         if self.files.folder is not None:
             state |= {"_parts": {}, "_real": None}
         return state
@@ -211,9 +210,8 @@ class ProcessorEncoder:
             return sample
 
         def patches(images: Sequence[Any], grids: np.ndarray) -> dict[str, torch.Tensor] | None:
-            own = self.image_patches()
             make = allocate or (lambda shape, dtype: library.empty(shape, dtype=dtype))
-            return None if own is None else own(images, grids, make)
+            return self._patches and self._patches(images, grids, make)
 
         made = media_tensors(files, conversation, media, self._part, patches)
         for name, value in made.items():
@@ -309,24 +307,19 @@ class ProcessorEncoder:
         Raises:
             OptionError: the processor makes the pixels itself.
         """
-        patches = self.image_patches()
-        if patches is None:
+        if self._patches is None:
             raise OptionError(
                 f"the images of processor {self.name} cannot be resized ahead of training: it does "
                 "not leave an image of its own size alone, as Qwen-VL's and GLM-V's do"
             )
-        return patches
+        return self._patches
 
-    def image_patches(self) -> ImagePatches | None:
-        """Return what makes the patches of images in the processor's place, if that is proven; it
-        is found out when it is first needed."""
+    @cached_property
+    def _patches(self) -> ImagePatches | None:
+        """Makes the patches of images in the processor's place; None if that is not proven."""
         vision = self.files.vision
-        if not isinstance(vision, FamilyMedia):
-            return None
-        part = self._part("image")
-        if part is not self._patches[0]:
-            self._patches = part, patches_of(part, vision, self.pixels)
-        return self._patches[1]
+        is_known = isinstance(vision, FamilyMedia)
+        return patches_of(self._part("image"), vision, self.pixels) if is_known else None
 
     def _part(self, kind: str) -> Any:
         """The image or video processor, loaded when it is first needed; it alone: the whole
@@ -343,7 +336,7 @@ class ProcessorEncoder:
         """float32 ``[frames, 256, 3]``: what the processor makes of a value of a channel in each of
         the frames that a patch repeats; None before the first image, or where `pixels` are floats.
         """
-        made = self._patches[1]
+        made = vars(self).get("_patches")
         return made.table if self.pixels == "uint8" and made is not None else None
 
 

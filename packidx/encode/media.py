@@ -133,19 +133,17 @@ def opened(
         BadRecord: a medium cannot be decoded, or is not what the record says.
         MissingExtraError: a package is missing.
     """
-    media = conversation.media
+    media, refs, metadata = conversation.media, list[Any](), list[Any]()
     infos = [info_of(medium) if medium.kind == "video" else None for medium in media]
-    is_stated = [
-        info is not None and (info.extracted or info.frame_indices is not None) for info in infos
-    ]
-    samples = every_frame and not any(is_stated)
-    refs, metadata = [], []
-    for medium, info, is_own in zip(media, infos, is_stated, strict=True):
+    samples = every_frame and not any(
+        info and (info.extracted or info.frame_indices is not None) for info in infos
+    )
+    for medium, info in zip(media, infos, strict=True):
         if info is not None:
             frames = np.arange(info.num_frames)
-            if is_own and info.frame_indices is not None:
+            if info.frame_indices is not None:
                 frames = np.asarray(info.frame_indices)
-            elif not (is_own or samples):
+            elif not (info.extracted or samples):
                 frames = take(info)
             refs.append(_frames(medium, info, frames))
             metadata.append(metadata_of(info, frames))

@@ -61,11 +61,11 @@ def patches_of(part: Any, vision: FamilyMedia, form: str) -> ImagePatches | None
     """
     if "image_grid_thw" not in vision.model_inputs or vision.pixels_in_order:
         return None
-    for resize in (_resized_by_torch, _resized_by_pillow):
+    for by_torch in (True, False):
         reason = "its results are others"
         try:
             with quiet():
-                patches = ImagePatches(part, vision, form, resize)
+                patches = ImagePatches(part, vision, form, by_torch)
                 if patches.learn():
                     return patches
         except MemoryError:
@@ -76,12 +76,12 @@ def patches_of(part: Any, vision: FamilyMedia, form: str) -> ImagePatches | None
     return None
 
 
-Resize = Callable[[Image.Image, int, int, int], NDArray[np.uint8]]
-"""(an RGB image, height, width, Pillow's number of a filter) → uint8 ``[3, height, width]``."""
-
-
 class ImagePatches:
     """Makes patches of images as a processor does, once `learn` has found out what it does.
+
+    Args:
+        part, vision, form: as of `patches_of`.
+        by_torch: True to resize as torchvision resizes tensors of bytes, False as Pillow does.
 
     Attributes:
         table: float32 ``[frames, 256, 3]``: what a value of a channel becomes in each of the frames
@@ -90,8 +90,8 @@ class ImagePatches:
 
     table: NDArray[np.float32]
 
-    def __init__(self, part: Any, vision: FamilyMedia, form: str, resize: Resize) -> None:
-        self._part, self._vision, self._resize = part, vision, resize
+    def __init__(self, part: Any, vision: FamilyMedia, form: str, by_torch: bool) -> None:
+        self._part, self._vision, self._by_torch = part, vision, by_torch
         self._is_bytes = form == "uint8"
         self._dtype = getattr(import_torch(), form)
         self._side, self._merge = int(part.patch_size), int(part.merge_size)
@@ -155,7 +155,7 @@ class ImagePatches:
         height, width = grid[1] * self._side, grid[2] * self._side
         if self._grids(height, width)[0].tolist() != grid:
             return None
-        pixels = self._resize(_as_rgb(image), height, width, self._resample)
+        pixels = self._resized(_as_rgb(image), height, width)
         made = Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
         kind = ("resized", *_kind(image, grid, self._side, self._side * self._merge))
         if kind not in self._is_same:
@@ -216,6 +216,18 @@ class ImagePatches:
 
     # -- the way of an image ----------------------------------------------------------------------
 
+    def _resized(self, image: Image.Image, height: int, width: int) -> NDArray[np.uint8]:
+        """Return an RGB image of another size, uint8 ``[3, height, width]``."""
+        is_equal, library = image.size == (width, height), import_torch()
+        if not self._by_torch and not is_equal:
+            image = image.resize((width, height), resample=Image.Resampling(self._resample))
+        pixels = library.from_numpy(np.asarray(image)).permute(2, 0, 1)
+        if self._by_torch and not is_equal:
+            mode, resize = _MODES[self._resample], library.nn.functional.interpolate
+            pixels = resize(pixels[None], (height, width), mode=mode, antialias=True)[0]
+        channels: NDArray[np.uint8] = pixels.contiguous().numpy()
+        return channels
+
     def _cut(
         self, image: Image.Image, grid: Sequence[int], out: NDArray[np.uint8] | None = None
     ) -> NDArray[np.uint8]:
@@ -227,7 +239,7 @@ class ImagePatches:
         """
         side, merge = self._side, self._merge
         _, rows, columns = grid
-        resized = self._resize(_as_rgb(image), rows * side, columns * side, self._resample)
+        resized = self._resized(_as_rgb(image), rows * side, columns * side)
         cut = np.empty((rows * columns, 3 * side * side), np.uint8) if out is None else out
         # By the largest whole number that divides a patch's row: copying single bytes is slow.
         unit = next(size for size in (8, 4, 2, 1) if side % size == 0)
@@ -280,27 +292,6 @@ def _as_rgb(image: Image.Image) -> Image.Image:
     with quiet():
         converted: Image.Image = convert_to_rgb(image)
     return converted
-
-
-def _resized_by_torch(
-    image: Image.Image, height: int, width: int, resample: int
-) -> NDArray[np.uint8]:
-    """As torchvision resizes tensors of bytes."""
-    library = import_torch()
-    pixels = library.from_numpy(np.asarray(image)).permute(2, 0, 1)
-    if image.size != (width, height):
-        functional, mode = library.nn.functional, _MODES[resample]
-        pixels = functional.interpolate(pixels[None], (height, width), mode=mode, antialias=True)[0]
-    channels: NDArray[np.uint8] = pixels.contiguous().numpy()
-    return channels
-
-
-def _resized_by_pillow(
-    image: Image.Image, height: int, width: int, resample: int
-) -> NDArray[np.uint8]:
-    if image.size != (width, height):
-        image = image.resize((width, height), resample=Image.Resampling(resample))
-    return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
 
 
 def _kind(image: Image.Image, grid: Sequence[int], side: int, square: int) -> tuple[Any, ...]:

@@ -79,33 +79,40 @@ def rope_index(
     It reads the configuration alone: no weights are made.
 
     Raises:
-        MismatchError: it fails, or its positions are not whole numbers.
+        MismatchError: it fails, does not find the media, or its positions are not whole numbers.
         OptionError: its positions have more rows, or fewer.
     """
-    model = object.__new__(_without_weights(model_class))
+    name, model = model_class.__name__, object.__new__(_without_weights(model_class))
     model.config = config
     taken = inspect.signature(model.get_rope_index).parameters
-    given = arguments(taken, config, processor, sample)
+    given = _arguments(taken, config, processor, sample)
     try:
         rows = model.get_rope_index(**given)[0]
     except Exception as error:  # foreign code: whatever it raises, there are no positions
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise MismatchError(
-            f"{model_class.__name__} makes no positions of this sample ({reason}): its grids and"
-            " tokens do not fit each other, or not the model"
+            f"{name} makes no positions of this sample ({reason}): its grids and tokens do not fit"
+            " each other, or not the model"
         ) from error
     rows = rows[:, 0]
     if len(rows) != _ROWS:
         raise OptionError(
-            f"{model_class.__name__} has {len(rows)} rows of positions for each token, and packs"
-            f" hold {_ROWS}: pass your own encode(record) callable, or train it without packing"
+            f"{name} has {len(rows)} rows of positions for each token, and packs hold {_ROWS}: pass"
+            " your own encode(record) callable, or train it without packing"
         )
-    check_sides(model_class.__name__, rows, sample)
+    grids = [sample[key] for key in ("image_grid_thw", "video_grid_thw") if key in sample]
+    largest = max((int(grid[:, 1:].amin(-1).max()) for grid in grids if len(grid)), default=0)
+    if largest > _MERGED and bool((rows == rows[:1]).all()):
+        # Some models find media by the markers around them, and without those see none, in silence.
+        raise MismatchError(
+            f"{name} gives this sample's media positions of one dimension: it does not find them;"
+            " let the chat template write the markers around them that the checkpoint's own does"
+        )
     positions: torch.Tensor = rows.long()
     if not bool((positions == rows).all()):
         raise MismatchError(
-            f"{model_class.__name__} gives this sample's video positions between whole numbers,"
-            " which no pack can hold: sample its frames at a rate that gives whole ones"
+            f"{name} gives this sample's video positions between whole numbers, which no pack can"
+            " hold: sample its frames at a rate that gives whole ones"
         )
     return positions
 
@@ -150,20 +157,14 @@ def _checkpoint_config(folder: str) -> Any:
         return None
     allow_cuda_torchvision()
     configs = import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING
-    if model_type not in configs:
-        release = transformers_class("__version__")
-        raise OptionError(
-            f"transformers {release} does not know model type {model_type!r} of {path}, so its"
-            " positions are not known: pass your own encode(record) callable, or use a release"
-            " that knows it"
-        )
     try:
         return configs[model_type].from_pretrained(folder)
     except Exception as error:  # foreign code checks what stands in the file
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise OptionError(
-            f"{path} is not a configuration of {model_type!r} ({reason}): put the checkpoint's "
-            "there"
+            f"transformers {transformers_class('__version__')} reads no configuration of model type"
+            f" {model_type!r} in {path} ({reason}), so its positions are not known: put the"
+            " checkpoint's there, use another release, or pass your own encode(record) callable"
         ) from error
 
 
@@ -184,7 +185,7 @@ _SECONDS = ("video_second_per_grid", "second_per_grid_ts")
 _MERGED = 4  # patches per side that at most become one token
 
 
-def arguments(
+def _arguments(
     taken: Mapping[str, Any], config: Any, processor: Any, sample: Mapping[str, torch.Tensor]
 ) -> dict[str, Any]:
     """Return what `get_rope_index` takes of the sample, as the model's own forward hands it
@@ -211,25 +212,6 @@ def arguments(
         start = config.vision_start_token_id, config.audio_start_token_id
         given["use_audio_in_video"] = start in zip(ids, ids[1:], strict=False)
     return {name: given[name] for name in taken if given.get(name) is not None}
-
-
-def check_sides(name: str, rows: torch.Tensor, sample: Mapping[str, torch.Tensor]) -> None:
-    """Some models find media by the markers around them, and without those see none, in silence.
-
-    Args:
-        name: of the model's class.
-        rows: the positions that it made, ``[rows, T]``.
-
-    Raises:
-        MismatchError: all rows are alike, and there is a medium of several rows and columns.
-    """
-    grids = [sample[key] for key in ("image_grid_thw", "video_grid_thw") if key in sample]
-    largest = max((int(grid[:, 1:].amin(-1).max()) for grid in grids if len(grid)), default=0)
-    if largest > _MERGED and bool((rows == rows[:1]).all()):
-        raise MismatchError(
-            f"{name} gives this sample's media positions of one dimension: it does not find them;"
-            " let the chat template write the markers around them that the checkpoint's own does"
-        )
 
 
 def mrope_positions(

@@ -108,44 +108,41 @@ def estimate_lengths(
     arguments reuses the parts that are finished, unless `encode` has no ``fingerprint()``.
 
     Args:
-        sources: files, globs or folders, each possibly as ``NAME=…``, or URLs of any of these, or a
-            dict of these by name; a `DataSet` has a layout of its own.
+        sources: files, globs, folders or URLs, each possibly as ``NAME=…``; a dict of these by
+            name; a `DataSet` has a layout of its own.
         output: the table's folder, or a URL of one. A lengths table there is replaced, whole; rows
             of unchanged shards are reused if it was made with the same options by the same
             software. Their media are not looked at.
         processor: folder or hub name of a Hugging Face processor; without one, lengths are
             taken from the records' own counts or guessed, and the rows say so.
-        processor_settings: in place of the folder's own, ``{"images.max_pixels": 602112}``; a name
-            without ``images``, ``videos`` or ``audio`` is of the processor itself.
+        processor_settings: in place of the folder's own, ``{"images.max_pixels": 602112}``.
         trust_remote_code: run the processor's own code; nothing of it is exact without that.
         encode: instead of a processor, the training's own encoder, callable(record) ->
             ``{"input_ids": …}``, media opened; or ``module:NAME`` of it. A ``count(record)`` wins.
         labels: which tokens are trained on (`LabelPolicy.parse`), with a processor.
         transform: ``f(record, rng) -> record`` or ``module:NAME`` of it: applied to every record
-            as it stands in its file, here and by the reader; what it returns is taken for it.
+            as it stands in its file, here and by the reader.
         seed: of the transform.
-        media_root: folder of the media, or its URL: relative paths start there, and nothing outside
-            it is read, links resolved. Otherwise it is the one that a mix states, or each shard's
-            own folder.
+        media_root: folder or URL of the media, outside of which nothing is read, links resolved.
+            Otherwise it is the one that a mix states, or each shard's own folder.
         remote_media: folders, and URLs such as ``s3://corpus/images/``, elsewhere, below which
             records may refer to files and objects, too.
-        columns: what the sources call their columns, ``{"messages": "chat"}``; see
-            `packidx.format.terms.COLUMNS`. A data set of a mix that states columns of its own
-            must not be among the sources then; the same holds for tags and the delimiter.
-        tags: the words of their turns, ``{"role_tag": "speaker"}``; see `format.terms.TAGS`.
-        delimiter: between the cells of CSV and TSV files, one character; a TSV has no quotes
-            unless it is stated.
-        pair: which side of preference pairs is taken, ``'chosen'`` or ``'rejected'``; by default
-            none is, and their records are rejected.
+        columns: what the sources call their columns (`packidx.format.terms.COLUMNS`),
+            ``{"messages": "chat"}``. With it, no data set of a mix may state columns of its own;
+            the same holds for tags and the delimiter.
+        tags: the words of their turns (`format.terms.TAGS`), ``{"role_tag": "speaker"}``.
+        delimiter: between the cells of CSV and TSV files; a TSV has no quotes without it.
+        pair: side of preference pairs to take, ``'chosen'`` or ``'rejected'``; by default their
+            records are rejected.
         answers: ``'first'`` takes the first of a record's different answers; by default such
             records are rejected.
-        ignore: columns that are as if they were not there. One that nothing reads and that holds
-            what training should see is rejected otherwise (``unused_column``).
+        ignore: columns that are as if they were not there. Others that nothing reads are refused if
+            they hold what training should see.
         workers: processes; the CPUs that this process may use by default.
         engine: ``'local'``, processes of this machine, or ``'ray'``: the session of Ray that there
             is, the cluster that RAY_ADDRESS names, or a new one here. The bytes are the same.
-        max_rejected: share of a source's records that may be rejected: a number from 0 to 1, or
-            text such as ``'5%'``. The table is written all the same; None raises nothing.
+        max_rejected: share of a source's records that may be rejected, from 0 to 1 or as ``'5%'``.
+            The table is written all the same; None raises nothing.
         fresh: count all records, whatever table is there.
         progress: called with how far the work is.
 
