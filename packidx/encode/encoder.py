@@ -211,7 +211,7 @@ class ProcessorEncoder:
 
         def patches(images: Sequence[Any], grids: np.ndarray) -> dict[str, torch.Tensor] | None:
             make = allocate or (lambda shape, dtype: library.empty(shape, dtype=dtype))
-            return self._patches and self._patches(images, grids, make)
+            return None if self._patches is None else self._patches(images, grids, make)
 
         made = media_tensors(files, conversation, media, self._part, patches)
         for name, value in made.items():
@@ -318,8 +318,9 @@ class ProcessorEncoder:
     def _patches(self) -> ImagePatches | None:
         """Makes the patches of images in the processor's place; None if that is not proven."""
         vision = self.files.vision
-        is_known = isinstance(vision, FamilyMedia)
-        return patches_of(self._part("image"), vision, self.pixels) if is_known else None
+        if not isinstance(vision, FamilyMedia):
+            return None
+        return patches_of(self._part("image"), vision, self.pixels)
 
     def _part(self, kind: str) -> Any:
         """The image or video processor, loaded when it is first needed; it alone: the whole

@@ -258,7 +258,7 @@ def _assemble(
         if family is not None:
             read = family.read(image, video, own)
             files.vision, files.image_settings, files.video_settings, files.own_settings = read
-            files.family = family
+            files.family, files.older_names = family.name, family.older_names
     except PackidxError as error:
         refusal = error
     try:

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from PIL import Image
 
 from packidx.encode.imports import allow_cuda_torchvision, import_torch
@@ -184,7 +184,7 @@ def _frames(medium: Media, info: MediaInfo, numbers: np.ndarray) -> Any:
     """
     video = medium.ref if isinstance(medium.ref, Video) else Video(medium.ref)
     if isinstance(video, BlankVideo):
-        return video.tensor(numbers)
+        return video.tensor(len(numbers))
     frames = video.frames(np.arange(info.num_frames) if info.extracted else numbers)
     if frames.shape[1:3] != (info.height, info.width):
         height, width = frames.shape[1:3]
@@ -241,18 +241,12 @@ class BlankVideo(Video):
         super().__init__((), "a blank video")
         self.info, self._noise = info, noise
 
-    def frames(self, indices: ArrayLike) -> NDArray[np.uint8]:
-        """See the base."""
-        shape = (len(np.asarray(indices)), self.info.height, self.info.width, 3)
-        return _noise(shape) if self._noise else np.zeros(shape, np.uint8)
-
-    def tensor(self, indices: NDArray[np.int64]) -> Any:
-        """Return frames as uint8 ``[n, 3, height, width]``."""
-        torch = import_torch()
+    def tensor(self, num: int) -> Any:
+        """Return so many frames, uint8 ``[num, 3, height, width]``."""
+        torch, sides = import_torch(), (3, self.info.height, self.info.width)
         if self._noise:
-            return torch.from_numpy(self.frames(indices)).permute(0, 3, 1, 2).contiguous()
-        frame = torch.zeros((1, 3, self.info.height, self.info.width), dtype=torch.uint8)
-        return frame.expand(len(indices), -1, -1, -1)
+            return torch.from_numpy(_noise((num, *sides)))
+        return torch.zeros((1, *sides), dtype=torch.uint8).expand(num, -1, -1, -1)
 
 
 class BlankSound(Audio):

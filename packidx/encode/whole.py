@@ -90,7 +90,7 @@ def sampled_frames(processor: Any, template: ChatTemplate, info: MediaInfo) -> n
         raise _Enough
 
     part.sample_frames, part._prepare_input_videos = noted, processed
-    blank = BlankVideo(info).tensor(every)
+    blank = BlankVideo(info).tensor(len(every))
     asked = Conversation((Turn("user", (Media("video", blank), "What is it?")),))
     with contextlib.suppress(_Enough, Exception):
         _built(spied, template, (asked, {"video_metadata": [metadata_of(info, every)]}))

@@ -74,14 +74,11 @@ def over_limit(sources: Sequence[Source], limit: Fraction | None) -> list[Source
     Args:
         limit: None stands for `_MASS`, and passes sources with few rejected records.
     """
-
     most, few = (_MASS, _FEW) if limit is None else (limit, 0)
     return [
         source
         for source in sources
-        if source["num_samples"]
-        and (share := _share(source)) > most
-        and (source["num_rejected"] >= few or share == 1)
+        if (share := _share(source)) > most and (source["num_rejected"] >= few or share == 1)
     ]
 
 
@@ -105,7 +102,7 @@ def check_rejected(sources: Sequence[Source], limit: Fraction | None, path: str)
 
 def rejection_warnings(sources: Sequence[Source]) -> list[str]:
     """A sentence for every source of which more than one percent is rejected."""
-    return [told(source) for source in sources if source["num_samples"] and _share(source) > WARNED]
+    return [told(source) for source in sources if _share(source) > WARNED]
 
 
 def told(source: Source) -> str:
@@ -118,7 +115,7 @@ def told(source: Source) -> str:
 
 
 def _share(source: Source) -> Fraction:
-    return Fraction(source["num_rejected"], source["num_samples"])
+    return Fraction(source["num_rejected"], max(1, source["num_samples"]))
 
 
 Rejected = tuple[str, str]

@@ -6,8 +6,6 @@ from __future__ import annotations
 import copy
 import itertools
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from packidx.errors import BadRecord, OptionError, SourceError
@@ -21,8 +19,7 @@ from packidx.estimate.job import EstimateJob
 from packidx.format.manifest import RecordRange
 from packidx.processor.text.gigatoken import LITTLE, NUM_TEXTS, choose_engine
 from packidx.records.containers.registry import container
-from packidx.records.read import NOT_USED, ReadRecord, RecordReader
-from packidx.user_code import Transform
+from packidx.records.read import NOT_USED, RecordReader
 
 _NUM_RANGES = 16
 _NUM_FIRST = 1000
@@ -39,22 +36,33 @@ def survey(job: EstimateJob) -> None:
         SourceError: a shard cannot be read, or records have leftovers.
         OptionError: a column is stated of a source, and none of its records has it.
     """
-    counter = job.counter
+    counter, transform = job.counter, job.counter.transform
     _check_columns(job)
     text, comparer = counter.counter.text, counter.comparer
-    twice = None if counter.transform is None else _Twice(counter.transform)
-    if comparer is None and twice is None:
+    if comparer is None and transform is None:
         return
-    texts = []
-    for shard, raws in _batches(job, twice):
+
+    def twice(record: dict[str, Any], sample_id: int) -> dict[str, Any]:
+        """Apply the transform, and note if two copies of a record become different ones."""
+        assert transform is not None
+        if not job.is_random:
+            copies = (copy.deepcopy(record) for _ in range(2))
+            made = [transform.apply(one, sample_id, copy=n) for n, one in enumerate(copies)]
+            job.is_random = repr(made[0]) != repr(made[1])
+        return transform.apply(record, sample_id)
+
+    ranges = [(shard, part) for shard in job.shards for part in shard.stated.ranges]
+    chosen, texts = ranges[:: max(1, -(-len(ranges) // _NUM_RANGES))], []
+    for shard, part in chosen:
+        read = shard.read(part, change=None if transform is None else twice)
+        raws = itertools.islice(read, -(-NUM_TEXTS // len(chosen)))
         if comparer is None:
             deque(raws, 0)
         else:
             items = examine_batch(raws, shard, 0, counter, only_compare=True)
-            texts += [part for item in items if (part := _text(counter, item))]
-    job.is_random = twice is not None and twice.is_random
+            texts += [own for item in items if (own := _text(counter, item))]
     if text is not None and comparer is not None:
-        is_little = sum(each.stated.bytes for each in job.shards) < LITTLE
+        is_little = sum(shard.stated.bytes for shard in job.shards) < LITTLE
         text.fast, job.text_engine = choose_engine(text.tokenizer, [] if is_little else texts)
         job.compared = comparer.compared = comparer.close()
 
@@ -106,34 +114,6 @@ def _check_columns(job: EstimateJob) -> None:
             f"nothing reads these columns or keys ({stated}): add --ignore {ignored} to leave them "
             "out, or see docs/data.md for how to use them"
         )
-
-
-@dataclass
-class _Twice:
-    """A transform that notes whether two copies of a record become different ones."""
-
-    transform: Transform
-    is_random: bool = False
-
-    def apply(self, record: dict[str, Any], sample_id: int) -> dict[str, Any]:
-        """See `Transform.apply`."""
-        if not self.is_random:
-            one = self.transform.apply(copy.deepcopy(record), sample_id, copy=1)
-            other = self.transform.apply(copy.deepcopy(record), sample_id)
-            self.is_random = repr(one) != repr(other)
-        return self.transform.apply(record, sample_id)
-
-
-def _batches(
-    job: EstimateJob, transform: _Twice | None
-) -> Iterator[tuple[JobShard, Iterator[ReadRecord]]]:
-    """Yield at most `NUM_TEXTS` records from all over the data."""
-    ranges = [(shard, part) for shard in job.shards for part in shard.stated.ranges]
-    chosen = ranges[:: max(1, -(-len(ranges) // _NUM_RANGES))]
-    change = None if transform is None else transform.apply
-    for shard, part in chosen:
-        read = shard.read(part, change=change)
-        yield shard, itertools.islice(read, -(-NUM_TEXTS // len(chosen)))
 
 
 def _text(counter: RecordCounter, item: ExaminedRecord) -> str | None:

@@ -140,12 +140,9 @@ def write_images(
                 f"none of {total['num_unchanged']} records can be used, so nothing is written: "
                 "packidx estimate says why, record by record"
             )
-        images = []
-        for path in Path(built.table, FOLDER).rglob("*.*"):
-            if f"{FOLDER}/{path.parent.name}/{path.name}" in used:
-                images.append(path)
-            else:  # of a killed run over other data
-                path.unlink()
+        images = [Path(built.table, name) for name in used]
+        for path in {*Path(built.table, FOLDER).rglob("*.*")} - {*images}:
+            path.unlink()  # of a killed run over other data
         nbytes = sum(path.stat().st_size for path in images)
         stated = {"format": KIND.format, "version": FORMAT_VERSION, "software": software()}
         stated |= {"encoder": encoder.fingerprint(), **total}
@@ -177,10 +174,9 @@ _COUNTED = ("num_records", "num_references", "num_unchanged", "num_left_out")
 
 def _write(task: _Task, encoder: ProcessorEncoder) -> tuple[bytes, Counter[str], set[str]]:
     """Write the images of some records; return the new records in lines, and their images."""
-    done = Counter(dict.fromkeys(_COUNTED, 0))
-    used: set[str] = set()
-    shard, columns = task.shard, dict[str, str]()
-    records, lines = shard.read(task.range, columns), list[bytes]()
+    done, used = Counter(dict.fromkeys(_COUNTED, 0)), set[str]()
+    shard, columns, lines = task.shard, dict[str, str](), list[bytes]()
+    records = shard.read(task.range, columns)
     for read in itertools.islice(records, task.first, task.first + _RECORDS):
         images = _Images(shard.root, task.folder, encoder)
         try:
@@ -211,13 +207,12 @@ def _carried(
 
     Those that name a medium are left out: the new record has others.
     """
-    carried = {name for name in original if columns.get(name) == CARRIED} - KNOWN
-    kept = {"id": key, **{name: original[name] for name in original if name in carried}}
+    carried = (name for name in original if columns.get(name) == CARRIED and name not in KNOWN)
+    kept = {"id": key} | {name: original[name] for name in carried}
     return {
         name: value
         for name, value in kept.items()
-        if value not in (None, "") and "://" not in str(value)
-        if media_in(value) is None
+        if value not in (None, "") and "://" not in str(value) and media_in(value) is None
     }
 
 

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from packidx.digests import canonical_json, digest
 from packidx.processor.chat_template.chat_template import ChatTemplate
-from packidx.processor.families import Family, MediaModel
+from packidx.processor.families import MediaModel
 from packidx.processor.fingerprint import named_settings, normalise_tokenizer
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.records.conversation import Conversation
@@ -49,8 +49,8 @@ class ProcessorFiles:
     """True if special tokens in texts are tokenized as plain text."""
     folder: str | None = None
     """Folder of the files; None for a processor object."""
-    family: Family | None = None
-    """None if no family counts it."""
+    family: str | None = None
+    """Name of its `Family`; None if no family counts it."""
     is_plain: bool = False
     """True if `AutoTokenizer` alone makes the tokens of texts that the processor makes."""
     unknown: str | None = None
@@ -61,6 +61,9 @@ class ProcessorFiles:
     """Settings given beside the folder, by part, as keywords of the part's class."""
     overrides: dict[str, Any] = field(default_factory=dict)
     """The same settings by their full names: ``{"images.max_pixels": 602112}``."""
+
+    older_names: tuple[str, ...] = ()
+    """See `Family`."""
 
     @property
     def builds_all(self) -> bool:
@@ -115,15 +118,15 @@ class ProcessorFiles:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """Content of the fingerprint by the names that users write; long parts as digests."""
-        content, older_names = self._content, () if self.family is None else self.family.older_names
+        content = self._content
         told = {name: content[name] for name in _FACTS if content.get(name) is not None}
         for name in told.keys() & {*_LONG}:
             told[name] = digest(canonical_json(told[name]))[:12]
         return (
             told
             | named_settings("labels", content["policy"], False)
-            | named_settings("images", self.image_settings, "images" in older_names)
-            | named_settings("videos", self.video_settings, "videos" in older_names)
+            | named_settings("images", self.image_settings, "images" in self.older_names)
+            | named_settings("videos", self.video_settings, "videos" in self.older_names)
             | named_settings("", self.own_settings, False)
         )
 

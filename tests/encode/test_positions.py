@@ -123,8 +123,8 @@ def test_what_does_not_fit_the_model_is_refused(
     folder = tmp_path / "of another model"
     folder.mkdir()
     for config, message in (
-        ('{"model_type": "our_own"}', "does not know model type 'our_own'"),
-        ('{"model_type": "glm46v", "text_config": 3}', "is not a configuration of 'glm46v'"),
+        ('{"model_type": "our_own"}', "no configuration of model type 'our_own'"),
+        ('{"model_type": "glm46v", "text_config": 3}', "no configuration of model type 'glm46v'"),
     ):
         (folder / "config.json").write_text(config)
         with pytest.raises(OptionError, match=message):

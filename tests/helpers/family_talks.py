@@ -177,7 +177,7 @@ def compare(
     """
     counts = count(folder, talks)
     files = load_processor(folder)
-    assert files.family is not None and files.family.name == name
+    assert files.family == name
     found = {"lengths": 0, "patches": 0, "media": 0}
     for number, talk in enumerate(talks):
         real = run_processor(processor, talk)

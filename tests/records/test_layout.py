@@ -190,8 +190,8 @@ def test_an_id_that_is_ignored_is_no_name() -> None:
     [
         ({"message": "x"}, {}, "no column 'message' to state; known: messages, images"),
         ({}, {"human_tag": "x"}, "no tag 'human_tag' to state; known: role_tag"),
-        ({"messages": ""}, {}, "'messages' is ''"),
-        ({"messages": 5}, {}, "'messages' is 5"),
+        ({"messages": ""}, {}, "columns is {'messages': ''}: Expected `str` of"),
+        ({"messages": 5}, {}, "columns is {'messages': 5}: Expected `str`, got"),
         ({}, {"user_tag": "x", "assistant_tag": "x"}, "'x' is stated to be two things"),
     ],
 )
