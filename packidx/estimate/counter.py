@@ -61,19 +61,6 @@ class CounterSettings:
         if self.processor_settings and self.processor is None:
             raise OptionError("settings of a processor need the processor: name its folder")
 
-    def load(self) -> ProcessorFiles | None:
-        """Load the processor; None without one.
-
-        Raises:
-            SourceError, OptionError: the processor cannot be used.
-        """
-        if self.processor is None:
-            return None
-        policy = DEFAULT_POLICY if self.labels is None else LabelPolicy.parse(self.labels)
-        return load_processor(
-            self.processor, policy, self.processor_settings, self.trust_remote_code
-        )
-
 
 @dataclass(slots=True)
 class ExaminedRecord:
@@ -110,7 +97,7 @@ class RecordCounter:
         advance: called with numbers of records that are done.
 
     Raises:
-        OptionError: the encoder or the transform cannot be used.
+        SourceError, OptionError: the processor, the encoder or the transform cannot be used.
     """
 
     def __init__(
@@ -120,7 +107,12 @@ class RecordCounter:
         compared: Compared | None = None,
         is_fast: bool = False,
     ) -> None:
-        files = files or settings.load()
+        if files is None and settings.processor is not None:
+            policy = (
+                DEFAULT_POLICY if settings.labels is None else LabelPolicy.parse(settings.labels)
+            )
+            given = settings.processor_settings, settings.trust_remote_code
+            files = load_processor(settings.processor, policy, *given)
         self.settings, self.files = settings, files
         self.encoder = None if settings.encode is None else UserEncoder(settings.encode)
         changes = settings.transform

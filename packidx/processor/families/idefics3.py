@@ -71,12 +71,14 @@ def _images(
 def _grid(heights: Int64s, widths: Int64s, side: int, edge: int | None) -> tuple[Int64s, Int64s]:
     """Rows and columns of tiles of n images; 0 and 0 where the whole image is the only one.
 
-    transformers 5.23, `Idefics3ImageProcessor._preprocess` (`resize`, `resize_for_vision_encoder`,
-    `split_images`), for n images at once. Its `get_number_of_image_patches` is another arithmetic
-    and at times another number.
+    transformers 5.23, `Idefics3ImageProcessor._preprocess` (`get_resize_output_image_size`,
+    `resize_for_vision_encoder`, `split_images`), for n images at once. Its
+    `get_number_of_image_patches` is another arithmetic and at times another number.
     """
     if edge is not None:
-        heights, widths = _fit(heights, widths, edge)
+        heights, widths = _with_longer(heights, widths, edge, is_even=True)
+        if edge > MAX_EDGE:
+            heights, widths = _with_longer(heights, widths, MAX_EDGE, is_even=False)
     ratio = widths / heights
     wide = widths >= heights
     longer = -(-np.maximum(heights, widths) // side) * side
@@ -134,17 +136,6 @@ def _sample(most: int, wanted_fps: float, total: int, fps: float | None) -> Fram
     if start >= end:
         start, end = 0, total - 1
     return np.unique(np.linspace(start, end, wanted, dtype=np.int64))
-
-
-def _fit(heights: Int64s, widths: Int64s, edge: int) -> tuple[Int64s, Int64s]:
-    """Sizes whose longer side is `edge`, and the shorter one even.
-
-    transformers 5.23, `get_resize_output_image_size` of both image processors.
-    """
-    heights, widths = _with_longer(heights, widths, edge, is_even=True)
-    if edge > MAX_EDGE:
-        heights, widths = _with_longer(heights, widths, MAX_EDGE, is_even=False)
-    return heights, widths
 
 
 def _with_longer(
