@@ -1,4 +1,4 @@
-"""What commands that read sources have in common: options, and what they say of the sources."""
+"""Options of all commands that read sources, and their messages about the sources."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def file_digest(path: str | Path) -> str:
 
 
 def known_digest(path: str) -> str:
-    """`file_digest`, remembered by the process for as long as nobody writes the file."""
+    """`file_digest`, remembered by the process for as long as the file is not written."""
     status = os.stat(path)
     return _digest(path, status.st_ino, status.st_ctime_ns)
 
@@ -46,7 +46,7 @@ def _digest(path: str, inode: int, ctime: int) -> str:
 
 
 def file_digests(folder: str | Path, endings: tuple[str, ...]) -> list[str]:
-    """Name and SHA-256 of each file in `folder` that ends so; none where there is no folder."""
+    """Name and SHA-256 of each file in `folder` that ends so; none if there is no folder."""
     place = Path(folder)
     names = sorted(path.name for path in place.iterdir()) if place.is_dir() else []
     names = [name for name in names if name.endswith(endings) and (place / name).is_file()]

@@ -9,7 +9,7 @@ arithmetic modulo 2^64
 
 Every word goes through a mix of its own position, so words may be mixed in any order and all at
 once, and the sum is mixed again so that each of its bits depends on all of them. It is no
-cryptographic hash: whoever chooses the strings can make two collide.
+cryptographic hash: an attacker who chooses the strings can make two collide.
 """
 
 from __future__ import annotations

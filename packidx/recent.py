@@ -10,7 +10,7 @@ V = TypeVar("V")
 
 
 class Recent(Generic[K, V]):
-    """What was used last, of a bounded total size; the newest stays whatever its size.
+    """A cache of bounded total size; the newest entry stays whatever its size.
 
     Threads may share it without a lock, which a fork could inherit locked: every step is one
     operation of a dict, and a value that one thread throws out lives for as long as another holds
@@ -37,7 +37,7 @@ class Recent(Generic[K, V]):
         return entry[0]
 
     def put(self, key: K, value: V, size: int) -> None:
-        """Keep `value`, of `size` bytes, and let go what was used longest ago."""
+        """Keep `value`, of `size` bytes, and drop the least recently used."""
         self._kept.pop(key, None)
         self._kept[key] = value, size
         kept = list(self._kept.items())

@@ -187,7 +187,7 @@ _ENDINGS = (".yaml", ".yml")
 
 
 def recipe_file(path: str) -> Recipe | None:
-    """The recipe at `path`; None where it is a source of records, or a mix of sources.
+    """The recipe at `path`; None if it is a source of records, or a mix of sources.
 
     Raises:
         OptionError: it is a recipe that cannot be understood, or another program's file.
@@ -250,9 +250,9 @@ class PackSummary:
     num_sampled: int = 0
     """Samples that this call has encoded for real."""
     not_sampled: str | None = None
-    """Why none were, in words."""
+    """The reason why none were, in words; None if some were."""
     report: str | None = None
-    """None where the output is in a store."""
+    """None if the output is in a store."""
 
 
 def pack(
@@ -275,7 +275,7 @@ def pack(
         sources: a file, glob, folder or URL, or several.
         output: folder or URL for ``lengths``, ``index`` and ``report.html``.
         capacity: tokens that a pack holds at most.
-        processor: name or folder of the Hugging Face processor that counts; None where the records
+        processor: name or folder of the Hugging Face processor that counts; None if the records
             state their lengths.
         workers: as of `pack_recipe`, as are `engine` and `progress`; no byte depends on them.
         options: of `estimate_lengths` and `PlanOptions`, under their names there.
@@ -315,8 +315,8 @@ def pack_recipe(
         workers: as of `estimate_lengths` and `plan_packs`, as is `engine`; no byte depends on them.
         keep_recipe: write the recipe to ``recipe.yaml`` of the output, too.
         progress: how far the count is.
-        doing: told what else is being done, a few words at a time.
-        counted: told of the lengths, before they are planned.
+        doing: is called with what else is being done, a few words at a time.
+        counted: is called with the lengths, before they are planned.
 
     Raises:
         PackidxError: as `estimate_lengths` and `plan_packs`. What of `checks` does not hold is no
@@ -363,9 +363,9 @@ def pack_recipe(
         put(urls.join(folder, RECIPE), text.encode())
     named = f"{index}@{plan.snapshot_id[:12]}"
     report = None if urls.is_url(folder) else os.path.join(folder, REPORT)
-    told = Done(plan.snapshot_id, num_sampled, own)
+    done = Done(plan.snapshot_id, num_sampled, own)
     is_drawn = report is None or os.path.isfile(report)
-    unchanged = summary.existed and plan.existed and before == told and is_drawn
+    unchanged = summary.existed and plan.existed and before == done and is_drawn
     checks: list[Check] = []
     if not unchanged:
         from packidx.inspect.verify import verify
@@ -381,7 +381,7 @@ def pack_recipe(
 
             write_report(named, report, progress=doing)
     if all(check.ok for check in checks):
-        put(urls.join(folder, NOTE), msgspec.json.format(msgspec.json.encode(told), indent=1))
+        put(urls.join(folder, NOTE), msgspec.json.format(msgspec.json.encode(done), indent=1))
     return PackSummary(
         output=folder,
         index=named,
@@ -473,7 +473,7 @@ def encoder_of(asked: Mapping[str, Any], option: str = "encode") -> Any:
 
 
 def encoder_of_plan(index: Index, asked: Mapping[str, Any]) -> Any:
-    """Return the encoder that ``--processor`` or ``--encode`` names; None where neither does.
+    """Return the encoder that ``--processor`` or ``--encode`` names; None if neither does.
 
     Args:
         index: says the labels, and the settings where `asked` has none.
@@ -499,7 +499,7 @@ class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         snapshot_id: the plan.
         num_sampled: samples that were encoded for real, each as long as planned.
-        recipe: digest of the ``recipe.yaml`` that was written here; None where none was.
+        recipe: digest of the ``recipe.yaml`` that was written here; None if none was.
     """
 
     snapshot_id: str
@@ -508,7 +508,7 @@ class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def noted(folder: str) -> Done | None:
-    """The note in `folder`, None where there is none that can be understood."""
+    """The note in `folder`, None if there is none that can be understood."""
     try:
         return msgspec.json.decode(storage.read(urls.join(folder, NOTE)), type=Done)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):

@@ -19,7 +19,7 @@ def software() -> dict[str, str]:
 
 @cache
 def installed(name: str) -> str | None:
-    """The version of a package, None where it is not there."""
+    """The version of a package, None if it is not there."""
     try:
         return version(name)
     except PackageNotFoundError:

@@ -95,9 +95,9 @@ def estimate(
         transform = None if given is None else Transform.load(given, options["seed"])
         samples = shown_samples(summary.path, show, encode, tokenizer, transform)
     if as_json:
-        told = [*summary.warnings, *untrained_warnings(summary)]
-        told += rejection_warnings(summary.sources)
-        document = dataclasses.asdict(summary) | {"warnings": told}
+        warnings = [*summary.warnings, *untrained_warnings(summary)]
+        warnings += rejection_warnings(summary.sources)
+        document = dataclasses.asdict(summary) | {"warnings": warnings}
         if samples is not None:
             document["shown"] = samples
         print_json(document)

@@ -27,7 +27,7 @@ def freeze(log: str, output: str, lengths: str | None, as_json: bool) -> None:
     with status() as progress:
         summary = freeze_log(log, output, lengths=lengths, progress=progress)
     if as_json:
-        told: dict[str, Any] = {"snapshot_id": summary.snapshot_id, "path": summary.path}
-        print_json(told | {"result": summary.manifest["result"]})
+        facts: dict[str, Any] = {"snapshot_id": summary.snapshot_id, "path": summary.path}
+        print_json(facts | {"result": summary.manifest["result"]})
     else:
         print_plan(summary)

@@ -111,14 +111,14 @@ def pack(
     from packidx.recipe import pack_recipe
 
     with contextlib.ExitStack() as shown:
-        told: list[Callable[[str], None]] = []
+        shown_status: list[Callable[[str], None]] = []
 
         def counted(summary: LengthsSummary) -> None:
             shown.pop_all().close()  # the bar is gone before anything is said
             if not as_json and not summary.existed:
                 print_lengths(summary)
             tell(summary, recipe.estimate)
-            told.append(shown.enter_context(status(quiet)))
+            shown_status.append(shown.enter_context(status(quiet)))
 
         made = pack_recipe(
             recipe,
@@ -127,7 +127,7 @@ def pack(
             engine=engine,
             keep_recipe=not is_file,
             progress=shown.enter_context(progress_bar(quiet)),
-            doing=lambda words: told[-1](words),
+            doing=lambda words: shown_status[-1](words),
             counted=counted,
         )
     if as_json:

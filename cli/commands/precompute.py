@@ -74,8 +74,8 @@ def precompute(quiet: bool, as_json: bool, images: bool, **options: Any) -> None
     with progress_bar(quiet) as progress:
         summary = run(progress=progress, **options)
     if as_json:
-        told = [*summary.warnings, *rejection_warnings(summary.sources)]
-        print_json(dataclasses.asdict(summary) | {"warnings": told})
+        warnings = [*summary.warnings, *rejection_warnings(summary.sources)]
+        print_json(dataclasses.asdict(summary) | {"warnings": warnings})
     else:
         facts = {
             "samples": with_parts(summary.num_samples, summary.methods),

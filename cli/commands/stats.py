@@ -60,14 +60,14 @@ def _print_index(opened: Index, verbose: bool, as_json: bool) -> None:
 
     with status() as doing:
         doing("looking at the packs")
-        told = plan_stats(opened)
-        sentences = verdict(opened, told)
+        facts = plan_stats(opened)
+        sentences = verdict(opened, facts)
     warnings = untrained(opened.snapshot)
     if as_json:
         keys = ("snapshot_id", "parent", "created", "lengths", "options", "result", "sources")
         manifest = opened.manifest
         words = {"warnings": warnings, "verdict": sentences}
-        print_json({key: manifest.get(key) for key in keys} | told | words)
+        print_json({key: manifest.get(key) for key in keys} | facts | words)
         return
     say(f"{opened.path}@{opened.id[:12]}")
     for sentence in sentences:
@@ -75,7 +75,7 @@ def _print_index(opened: Index, verbose: bool, as_json: bool) -> None:
     facts = result_facts(opened.snapshot)
     print_facts("Plan", {name: facts[name] for name in facts if verbose or name in _SHORT})
     if verbose:
-        _print_details(opened, told)
+        _print_details(opened, facts)
     warn(warnings)
 
 
@@ -118,20 +118,20 @@ def print_lengths_stats(stats: Mapping[str, Any]) -> None:
     print_rows(longest)
 
 
-def _print_details(index: Index, told: Mapping[str, Any]) -> None:
+def _print_details(index: Index, facts: Mapping[str, Any]) -> None:
     """Tables of a plan's packs, its schedule and its sources.
 
     Args:
-        told: `packidx.inspect.stats.plan_stats`.
+        facts: `packidx.inspect.stats.plan_stats`.
     """
     print_rows(
         {"per pack": name} | {key: _number(value) for key, value in cell.items()}
-        for name, cell in told["packs"].items()
+        for name, cell in facts["packs"].items()
     )
     orders = {"this plan": "planned", "random order": "random"}
     orders["by vision tokens"] = "by_vision_tokens"
     rows = []
-    for row in told["schedule"]:
+    for row in facts["schedule"]:
         if row["planned"]:  # there is a whole step
             ranks = {"useful time, ranks": f"{row['ranks']} x {row['micro_steps']}"}
             useful = {words: row[name] for words, name in orders.items()}

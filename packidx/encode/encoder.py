@@ -127,7 +127,7 @@ class ProcessorEncoder:
 
     @property
     def pad_token_id(self) -> int | None:
-        """What fills padding and holes; None where the tokenizer has no pad token."""
+        """The token id that fills padding and holes; None if the tokenizer has no pad token."""
         return self.files.named_id("pad_token")
 
     def fingerprint(self) -> str:
@@ -157,7 +157,7 @@ class ProcessorEncoder:
 
     @property
     def takes_allocate(self) -> bool:
-        """Whether `PackedDataset` gives it the memory of its pack: not one that does more."""
+        """True if `PackedDataset` gives it the memory of its pack: not one that does more."""
         return type(self).__call__ is ProcessorEncoder.__call__
 
     @property

@@ -51,7 +51,7 @@ def load_processor(
 
     Args:
         settings: in place of the folder's own (`Given`).
-        trust_remote_code: run the folder's own code, as transformers does where it is told to.
+        trust_remote_code: run the folder's own code, as transformers does if it is asked to.
 
     Raises:
         OptionError: the processor has no such setting, or it is of another type.

@@ -271,7 +271,7 @@ _ADVICE = (
 )
 
 MakePatches = Callable[[Sequence[Any], "NDArray[np.int64]"], "dict[str, torch.Tensor] | None"]
-"""(images, their grids as counted) → what a family's image processor makes of them; None where that
+"""(images, their grids as counted) → what a family's image processor makes of them; None if that
 is left to the processor."""
 
 

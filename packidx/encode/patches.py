@@ -52,7 +52,7 @@ _MODES = {2: "bilinear", 3: "bicubic"}
 
 
 def patches_of(part: Any, vision: FamilyMedia, form: str) -> ImagePatches | None:
-    """Return what makes the patches that an image processor makes; None where that is not proven.
+    """Return what makes the patches that an image processor makes; None if that is not proven.
 
     Args:
         part: a transformers image processor.
@@ -295,7 +295,7 @@ def _as_rgb(image: Image.Image) -> Image.Image:
 
 
 def _kind(image: Image.Image, grid: Sequence[int], side: int, square: int) -> tuple[Any, ...]:
-    """What may make a processor treat an image otherwise than one before it: its mode, whether it
+    """The properties by which a processor may treat an image otherwise: its mode, whether it
     is enlarged, shrunk or about as large as it was, and whether a side is shorter than a token's
     square, which some releases refuse.
 

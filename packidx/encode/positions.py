@@ -41,7 +41,7 @@ def model_positions(
             ``mm_token_type_ids`` ``[T]`` if it makes them.
 
     Returns:
-        int64 ``[3, T]``, or None where the model's positions have one dimension.
+        int64 ``[3, T]``, or None if the model's positions have one dimension.
 
     Raises:
         OptionError: the model is not known, or its positions hang on a file that is not there.
@@ -149,7 +149,7 @@ def _rope_classes(name: str) -> tuple[Any, ...]:
 
 @lru_cache
 def _checkpoint_config(folder: str) -> Any:
-    """The model's configuration, or None where its file is not in `folder`."""
+    """The model's configuration, or None if its file is not in `folder`."""
     path = Path(folder, "config.json")
     values: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
     model_type = values.get("model_type")

@@ -61,7 +61,7 @@ _MANY = 12
 
 
 class Added(NamedTuple):
-    """What a medium of one shape adds to a sample."""
+    """The tokens that a medium of one shape adds to a sample."""
 
     tokens: int = 0
     grid: tuple[int, int, int] = (0, 0, 0)
@@ -69,7 +69,7 @@ class Added(NamedTuple):
     is_apart: bool = True
     """As of `ProbedMedia.is_apart`."""
     problem: str | None = None
-    """Why the processor builds no sample with it."""
+    """The reason why the processor builds no sample with it."""
 
 
 class ProbedMedia(MediaModel):

@@ -58,7 +58,7 @@ class Reused:
 @dataclass(frozen=True, kw_only=True)
 class LengthsSummary(CountSummary):
     """The contents of a lengths table; its `sources` have ``num_tokens`` and ``num_label_tokens``
-    (None where some row's are unknown) besides."""
+    (None if some row's are unknown) besides."""
 
     fingerprint: str
     existed: bool
@@ -67,9 +67,9 @@ class LengthsSummary(CountSummary):
     resumed_parts: int
     """Parts that an earlier run of this very job had finished before it ended."""
     compared: Mapping[str, Any] | None
-    """What came of comparing the processor with the real one (FORMAT.md); None without one."""
+    """The result of comparing the processor with the real one (FORMAT.md); None without one."""
     reused: Reused | None
-    """What of an earlier table is in it; None if there was none, or with `fresh`."""
+    """The part of an earlier table that is in it; None if there was none, or with `fresh`."""
 
 
 def estimate_lengths(

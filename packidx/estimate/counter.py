@@ -127,7 +127,7 @@ class RecordCounter:
 
     @property
     def fingerprints(self) -> tuple[str | None, str | None]:
-        """Of the encoder or the processor, and of the transform: all that tells two counters apart,
+        """Fingerprints of encoder or processor, and of the transform: they tell two counters apart,
         unless an encoder has none."""
         counts = self.counter if self.encoder is None else self.encoder
         return counts.fingerprint(), None if (made := self.transform) is None else made.fingerprint
@@ -241,7 +241,7 @@ class JobShard:
     root: MediaRoot
     """Where its records' media may lie."""
     has_media: bool
-    """Whether records of its source may have media: only where none has is a placeholder text."""
+    """True if records of its source may have media: only where none has is a placeholder text."""
 
     def of_task(self) -> JobShard:
         """Return the shard without its ranges."""

@@ -31,14 +31,14 @@ class EstimateJob:
 
     shards: tuple[JobShard, ...]
     counter: RecordCounter
-    """Of this process."""
+    """The counter of this process."""
     media_root: str | None
     remote_media: tuple[str, ...] = ()
     """URLs below which records may refer to objects of stores."""
     text_engine: Mapping[str, Any] | None = None
     """The engine that tokenizes, and why; None if no text is tokenized."""
     compared: Compared | None = None
-    """Of the processor with the real one; None where it renders no text."""
+    """The comparison of the processor with the real one; None if it renders no text."""
     is_random: bool = False
     """True if the transform makes different records of two copies of one."""
 

@@ -98,7 +98,7 @@ class TaskRows(NamedTuple):
     """Digest of all that decides them; empty if another run may mend some."""
     num_rows: int
     columns: dict[str, str]
-    """Of the records, and what each is used as."""
+    """The columns of the records, and the use of each."""
     kinds: dict[str, str | None] = {}
     """Kinds of records that were compared in the task → None, or why they are built."""
 

@@ -1,4 +1,4 @@
-"""What a run over all records of some sources came to, and how many of them may be rejected."""
+"""The summary of a run over the records of some sources, and the limit of rejected ones."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class CountSummary:
     """Per source: ``name``, ``num_samples``, ``num_rejected``, ``rejected`` (records by reason)."""
     seconds: float
     warnings: list[str] = field(default_factory=list)
-    """What may be a mistake, a sentence each."""
+    """Possible mistakes, a sentence each."""
 
 
 def read_limit(given: str | float | None) -> Fraction | None:
@@ -97,15 +97,15 @@ def check_rejected(sources: Sequence[Source], limit: Fraction | None, path: str)
         cure = "mend the source or leave it out, or give --max-rejected 1 to go on"
     else:
         cure = f"that is above --max-rejected {float(limit):g}, so mend the records or allow more"
-    raise SourceError(f"{told(over[0])}{more}: {cure}; {path} is written, and has the reasons")
+    raise SourceError(f"{describe(over[0])}{more}: {cure}; {path} is written, and has the reasons")
 
 
 def rejection_warnings(sources: Sequence[Source]) -> list[str]:
     """A sentence for every source of which more than one percent is rejected."""
-    return [told(source) for source in sources if _share(source) > WARNED]
+    return [describe(source) for source in sources if _share(source) > WARNED]
 
 
-def told(source: Source) -> str:
+def describe(source: Source) -> str:
     """Return how much of a source is rejected, in words."""
     bad, total = source["num_rejected"], source["num_samples"]
     if bad == total:

@@ -312,7 +312,7 @@ def _known(values: Int64s) -> pa.Array:
 
 
 def _label_spans(spans: Spans, num_samples: int) -> pa.Array:
-    """The list of spans of each sample; null where they are not told."""
+    """The list of spans of each sample; null if they are not known."""
     sizes = np.bincount(spans.sample, minlength=num_samples)
     ends = [pa.array(values.astype(np.int32)) for values in (spans.start, spans.stop)]
     structs = pa.StructArray.from_arrays(ends, fields=list(schema.LABEL_SPANS.value_type))

@@ -36,7 +36,7 @@ class UserEncoder:
 
     Args:
         encode: callable(record) -> {"input_ids": …}, or ``module:NAME`` of it. With a method
-            ``count(record)`` that is asked instead; with ``fingerprint()`` it can be told from
+            ``count(record)`` that is asked instead; with ``fingerprint()`` it is distinguished from
             others.
 
     Raises:
@@ -53,7 +53,7 @@ class UserEncoder:
             self.name, self._encode = name_of(encode), encode
 
     def fingerprint(self) -> str | None:
-        """Its own, or None where it has none."""
+        """Its own, or None if it has none."""
         return fingerprint_of(self._encode)
 
     def measure(self, record: dict[str, Any], conversation: Conversation | None) -> Measured:
@@ -61,7 +61,7 @@ class UserEncoder:
 
         Args:
             record: as the reader hands it over, media opened.
-            conversation: the record parsed, None where it is of no dialect packidx knows.
+            conversation: the record parsed, None if it is of no dialect packidx knows.
 
         Raises:
             BadRecord: ``encode_failed``, or what the encoder raises itself.

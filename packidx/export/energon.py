@@ -75,13 +75,13 @@ class EnergonSummary:
     num_media: int
     """Members that they name."""
     nbytes: int
-    """Of the lines and their index."""
+    """Bytes of the lines and their index."""
     source_bytes: int
-    """Of the tars it refers to."""
+    """Bytes of the tars that it refers to."""
     sources: dict[str, str]
     """Name in ``aux`` → folder, as Energon sees it."""
     warnings: list[str]
-    """What must be done before training, a sentence each."""
+    """Steps that must be taken before training, a sentence each."""
     seconds: float
 
 

@@ -1,4 +1,4 @@
-"""What exports have in common: the snapshot that they open, packs in order, files described."""
+"""The parts of all exports: the snapshot that they open, packs in order, files described."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ class _Collector(MediaOpener):
     def __init__(self, root: MediaRoot, moved: Any) -> None:
         super().__init__(root, moved)
         self.files: dict[Any, tuple[str, bytes]] = {}
-        """What stands in the record → the medium's own name, and its bytes."""
+        """The reference in the record → the medium's own name, and its bytes."""
 
     def reference(self, kind: str, ref: Any) -> str:
         if not isinstance(ref, str | bytes | Extent):

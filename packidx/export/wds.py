@@ -75,7 +75,7 @@ class WdsSummary:
     prepare: str | None
     """Command to run before Energon reads the tars; None if it was run."""
     warnings: list[str]
-    """What the tars do not say, or could not be compared with the plan, a sentence each."""
+    """A sentence for each fact that the tars lack, or that was not compared with the plan."""
     seconds: float
 
 

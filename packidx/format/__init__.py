@@ -1,1 +1,1 @@
-"""What stands on disk, as FORMAT.md has it."""
+"""The files on disk, as FORMAT.md describes them."""

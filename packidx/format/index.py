@@ -151,7 +151,7 @@ class TableFile(File, frozen=True, kw_only=True):
 
 
 class Sums(JsonObject, frozen=True, kw_only=True):
-    """What was planned, in numbers: of a window, and of all of them.
+    """The numbers of a plan: of a window, and of all of them.
 
     Attributes:
         num_samples: those that are packed; `num_pieces` rows of the samples table.
@@ -208,7 +208,7 @@ class PlacedWindow(NamedTuple):
 
     number: int
     first_row: int
-    """Of the lengths table."""
+    """Row of the lengths table."""
     first_pack: int
     first_piece: int
     """Row of the samples table."""
@@ -216,7 +216,7 @@ class PlacedWindow(NamedTuple):
 
 
 class Result(Sums, frozen=True, kw_only=True):
-    """What a plan came to: the sums of its windows, and what follows from them."""
+    """The result of a plan: the sums of its windows, and what follows from them."""
 
     num_packs: Count
     fill: Number

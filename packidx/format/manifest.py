@@ -1,4 +1,4 @@
-"""What all manifests have in common: how one is read, checked, and signed before it is written.
+"""The base of all manifests: one is read, checked, and signed before it is written.
 
 A class is its own schema: types, ranges and forms of members stand with its fields, and msgspec
 compares them. Unknown members are ignored, but for the objects that say otherwise. Modules of such
@@ -25,7 +25,7 @@ from packidx.io.files import load_json, refuse_open_files
 
 
 class Unfit(ValueError):
-    """What is wrong with a manifest, to stand behind its path."""
+    """An error in a manifest, to stand behind its path."""
 
 
 class JsonObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -142,7 +142,7 @@ _WHOLE = 1.0  # msgspec leaves out a default that is this very object
 
 
 class Layout(JsonObject, frozen=True, forbid_unknown_fields=True):
-    """A data set's own names: part of what decides its lengths, and so is a member that nobody
+    """A data set's own names: part of what decides its lengths, and so is a member that nothing
     knows.
 
     Raises:
@@ -208,7 +208,7 @@ class SourceData(JsonObject, frozen=True, kw_only=True):
     remote_media: tuple[Place, ...] = ()
     layout: Layout | None = None
     columns: Mapping[str, str] | None = None
-    """Of its records, and what each is used as; None where nobody looked."""
+    """The columns of its records, and the use of each; None if nothing looked at them."""
     num_samples: Count
 
 
@@ -230,7 +230,7 @@ class Compared(JsonObject, frozen=True, kw_only=True, rename={"by": "with"}):
 
 
 class Encoder(JsonObject, frozen=True, kw_only=True):
-    """What builds the samples."""
+    """The encoder that builds the samples."""
 
     fingerprint: str | None
     name: str | None

@@ -51,6 +51,6 @@ lost or consumed."""
 
 
 def lost_percent(num_tokens_lost: int, num_tokens_eligible: int) -> float:
-    """Of the tokens of all eligible samples, each counted once, those that are in no pack of any
+    """Tokens of all eligible samples, each counted once, that are in no pack of any
     epoch and that training has not had."""
     return 100 * num_tokens_lost / max(num_tokens_eligible, 1)

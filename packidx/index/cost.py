@@ -1,10 +1,10 @@
-"""What a pack costs in each phase, from a plan's weights and its packs' columns.
+"""The cost of a pack in each phase, from a plan's weights and its packs' columns.
 
 Tokens are not time: matrix products grow with the tokens, attention with the sum of squared
 lengths, and a vision tower runs in a phase of its own, in which ranks wait for each other once
 more. The weights come from `packidx.plan.cost_model` and stand in the manifest, so that
-whoever reads an index can say what its packs cost. Elementwise float64 alone: the same bits on
-every machine.
+every reader of an index can compute what its packs cost. Elementwise float64 alone: the same bits
+on every machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a snapshot is, in a line or a sentence."""
+"""Descriptions of a snapshot, in a line or a sentence."""
 
 from __future__ import annotations
 
@@ -50,20 +50,21 @@ def too_large_step(snapshot: IndexManifest) -> str | None:
 
 def wasted(snapshot: IndexManifest) -> list[str]:
     """A sentence for each reason for which a plan trains on little or nothing."""
-    told, lost = untrained(snapshot), snapshot.result.lost_percent
+    sentences, lost = untrained(snapshot), snapshot.result.lost_percent
     if snapshot.options.global_batch and (said := too_large_step(snapshot)):
-        told.append(said)
+        sentences.append(said)
     if lost > _MOST:
-        told.append(f"{lost:.1f} % of the tokens to be packed are in no pack")
-    return told
+        sentences.append(f"{lost:.1f} % of the tokens to be packed are in no pack")
+    return sentences
 
 
 def untrained(snapshot: IndexManifest) -> list[str]:
     """A sentence for every such source of a snapshot, and one for its packs."""
-    told = [without_labels(name, number) for name, number in untrained_sources(snapshot).items()]
+    sources = untrained_sources(snapshot).items()
+    sentences = [without_labels(name, number) for name, number in sources]
     if packs := snapshot.result.num_packs_without_labels:
-        told.append(
+        sentences.append(
             f"{packs:,} of {snapshot.result.num_packs:,} packs have no label token; a step "
             "that has only such packs trains on nothing"
         )
-    return told
+    return sentences

@@ -29,7 +29,7 @@ def snapshot_ids(folder: str | Path, beginning: str = "") -> list[str]:
 
 
 def read_head(index: str | Path) -> str | None:
-    """The id that HEAD names, None where there is no HEAD.
+    """The id that HEAD names, None if there is no HEAD.
 
     Raises:
         OSError: it cannot be read.
@@ -52,7 +52,7 @@ def open_index(path: str | Path | Index, roots: Mapping[str, str] | None = None)
         FormatError: a manifest that is broken or of a newer version.
         OSError: the store cannot be asked.
     """
-    given: object = path  # anything, where nobody checks types
+    given: object = path  # anything, if types are not checked
     if not isinstance(given, str | PathLike | Index):
         kind = type(given).__name__
         raise OptionError(f"index is a {kind}: give a path, or what open_index returned")

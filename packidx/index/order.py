@@ -141,7 +141,7 @@ class EpochOrder:
 
 
 def packs_per_step(snapshot: IndexManifest) -> int | None:
-    """Packs of an optimizer step that an index was planned for; None where it has no steps.
+    """Packs of an optimizer step that an index was planned for; None if it has no steps.
 
     A random order has none of its own: its `result.schedule_block` is what an epoch moves together.
     """
@@ -339,7 +339,7 @@ class StepOptions(TypedDict, total=False):
     """The way that training deals packs to steps, each None or absent where it is as planned."""
 
     seed: int | None
-    """Of `PackSampler`; None means 0."""
+    """The seed of `PackSampler`; None means 0."""
 
     epoch: int | None
     """The one to tell; None means 0."""
@@ -360,9 +360,9 @@ class Steps:
     epoch: int
     seed: int
     global_batch: int | None
-    """Packs per optimizer step; None where nobody knows: `step` is null."""
+    """Packs per optimizer step; None if it is unknown: `step` is null."""
     world_size: int | None
-    """Data-parallel ranks; None where nobody knows: `micro_step` is null."""
+    """Data-parallel ranks; None if it is unknown: `micro_step` is null."""
 
     @classmethod
     def of(cls, snapshot: IndexManifest, **options: Unpack[StepOptions]) -> Steps:

@@ -179,7 +179,7 @@ def asked_for(options: Options, said: Set[str] = _SAID) -> str:
 
 
 def _planned(snapshot: IndexManifest) -> str | None:
-    """Return what packs are planned for and why; None where they may be filled."""
+    """Return what packs are planned for and why; None if they may be filled."""
     options = snapshot.options
     if options.planned_capacity == options.capacity:
         return None

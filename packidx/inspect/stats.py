@@ -68,7 +68,7 @@ def plan_stats(index: Index, ranks: Sequence[int] = ()) -> dict[str, Any]:
             those of `RANKS` below that.
 
     Returns:
-        ``packs`` (`pack_stats`), ``length_correlation`` of samples that share a pack (None where
+        ``packs`` (`pack_stats`), ``length_correlation`` of samples that share a pack (None if
         nothing varies), and ``schedule``: per number of ranks, what `ranks_stats` says of the first
         epoch.
     """
@@ -126,7 +126,7 @@ def lengths_stats(path: str) -> dict[str, Any]:
 
     Returns:
         ``path``, ``num_samples`` (rows), ``num_ok``, ``num_rejected``, ``num_tokens`` (of the rows
-        that are not rejected), ``label_tokens`` (of those that state them; None where none does),
+        that are not rejected), ``label_tokens`` (of those that state them; None if none does),
         ``methods``, ``rejected`` (reason -> rows), ``sources`` (the same of each, largest first,
         and ``length``: quantiles by nearest rank and the mean, ``modality``: rows by what they
         hold, ``num_images``, ``num_videos``), and ``longest`` (samples with their keys).
@@ -166,7 +166,7 @@ def _column(name: str, is_there: bool) -> str:
 
 
 def _of_source(row: Row) -> Row:
-    """Return a row of sums with its members in the order in which they are told."""
+    """Return a row of sums with its members in the order in which they are printed."""
     mean, quantiles, held = row.pop("mean"), row["length"], row["modality"] or {}
     row["methods"] = strongest_first(row["methods"] or {}, "lengths")
     reasons = (row["rejected"] or {}).items()
@@ -187,7 +187,7 @@ class ScheduledPacks:
     Attributes:
         llm: float64 [n], cost in the language model (`packidx.index.cost.pack_cost`).
         vit: float64 [n], cost in the vision tower.
-        vision: int64 [n], visual tokens (images and video); None where unknown.
+        vision: int64 [n], visual tokens (images and video); None if unknown.
     """
 
     llm: Float64s

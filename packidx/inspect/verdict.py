@@ -305,7 +305,7 @@ def _rejected(index: Index) -> Iterator[Finding]:
 
 
 def _gone(index: Index, dropped: list[Row]) -> Iterator[Finding]:
-    """Sources of which nothing is packed, though nobody asked for that."""
+    """Sources of which nothing is packed, though no option asked for that."""
     for source in index.snapshot.sources:
         if not source.num_samples or source.num_dropped < source.num_samples:
             continue

@@ -67,7 +67,7 @@ def verify(
     seed: int = 0,
     quick: bool = False,
 ) -> Iterator[Check]:
-    """Run every check that this machine's data allows, cheapest first; what is not checked is told.
+    """Run every check that this machine's data allows, cheapest first; the others are named.
 
     Args:
         index: an opened snapshot; its `roots` say where moved data lies.

@@ -104,7 +104,7 @@ def locked(folder: str | Path, *, wait: bool = False) -> Iterator[bool]:
     The kernel lets go of it when the process dies.
 
     Args:
-        wait: until nobody else has the lock.
+        wait: until the lock is free.
     """
     import fcntl
 

@@ -32,7 +32,7 @@ class Extent:
     name: str = ""
     """The member's."""
     blocks: Any = field(default=None, compare=False, repr=False)
-    """What was last read of a store's file (`blocks_of`)."""
+    """The blocks that were last read of a store's file (`blocks_of`)."""
 
     def open(self) -> io.BufferedReader:
         """Return a file that reads only what is looked at."""

@@ -34,7 +34,7 @@ Uploaded = Callable[[int, int], None]
 
 
 class Stat(NamedTuple):
-    """What a store says of a file."""
+    """The facts of a file in a store."""
 
     nbytes: int
     version: str
@@ -70,7 +70,7 @@ def exists(path: str) -> bool:
 
 
 def size_of(path: str) -> int | None:
-    """Bytes of a file; None where there is none."""
+    """Bytes of a file; None if there is none."""
     if not is_url(path):
         return os.path.getsize(path) if os.path.isfile(path) else None
     try:
@@ -90,7 +90,7 @@ def is_folder(path: str) -> bool:
 
 
 def names(folder: str) -> list[str]:
-    """Names in a folder, sorted; none where there is no such folder."""
+    """Names in a folder, sorted; none if there is no such folder."""
     try:
         if not is_url(folder):
             return sorted(os.listdir(folder))
@@ -101,7 +101,7 @@ def names(folder: str) -> list[str]:
 
 
 def files_below(url: str) -> list[str]:
-    """Paths of all files below a folder of a store, relative to it, sorted; none where there is no
+    """Paths of all files below a folder of a store, relative to it, sorted; none if there is no
     such folder."""
     try:
         paths = call_store(url, "find")
@@ -167,7 +167,7 @@ def read(path: str) -> bytes:
     if not is_url(path):
         with open(path, "rb", opener=open_regular) as file:
             return file.read()
-    return _range(path, 0, None)  # with a start, nobody asks for the size first
+    return _range(path, 0, None)  # with a start, the size is not asked for first
 
 
 def open_regular(path: str, flags: int) -> int:

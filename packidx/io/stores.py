@@ -15,7 +15,7 @@ from packidx.io.urls import absolute, is_url, refuse_password
 
 _ATTEMPTS = 3  # of a request; most stores' libraries repeat what the server refuses, too
 _PAUSE = 0.2  # seconds before the second attempt, twice as long before the next
-# botocore would repeat each of s3fs's five attempts, so that a dead server took minutes to be told.
+# botocore would repeat each of s3fs's five attempts, so that a dead server took minutes to fail.
 _S3 = {"config_kwargs": {"retries": {"max_attempts": 0}}}
 # The Hub's file system reads on by a block of 5 MB behind each range; a smaller one is not taken.
 _OPTIONS: dict[str, dict[str, Any]] = {"s3": _S3, "s3a": _S3, "hf": {"block_size": 1}}
@@ -63,7 +63,7 @@ def opened(url: str) -> tuple[Any, str]:
     fsspec keeps one per process and makes it anew after a fork (see `_leave_parent`).
 
     Raises:
-        SourceError: nobody knows the scheme.
+        SourceError: the scheme is unknown.
         MissingExtraError: the package for it is not installed.
     """
     refuse_password(url)

@@ -1,4 +1,4 @@
-"""What a path or URL says by itself."""
+"""Facts that a path or URL gives by itself."""
 
 from __future__ import annotations
 

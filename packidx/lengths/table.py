@@ -188,7 +188,7 @@ class Lengths:
         files: of the table.
         footers: of the files.
         names: known and other columns that each of them has.
-        groups: row groups in the order of their samples; None where they do not say it.
+        groups: row groups in the order of their samples; None if they do not say it.
         manifest: the lengths manifest, None for a bare table.
         is_pattern: whether the path is a pattern, which other files may match by now.
     """
@@ -261,7 +261,7 @@ class Lengths:
 
     @cached_property
     def methods(self) -> dict[str, int]:
-        """Usable rows by the method that counted them, strongest first; empty if nobody says."""
+        """Usable rows by the method that counted them, strongest first; empty if unknown."""
         if self.manifest is not None:
             counts = self.manifest.methods
         elif "method" in self.columns:
@@ -424,7 +424,7 @@ class RowGroup:
 
 
 def groups_in_order(footers: list[pq.FileMetaData], have_ids: bool) -> list[RowGroup] | None:
-    """The row groups of a table's files; None where their sample ids overlap or are unknown.
+    """The row groups of a table's files; None if their sample ids overlap or are unknown.
 
     Args:
         have_ids: whether the table has sample ids, which then give the order.

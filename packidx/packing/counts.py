@@ -125,7 +125,7 @@ class LengthPairs:
         self.products += exact_dot(packs, tokens * tokens - squares)
 
     def correlation(self) -> float | None:
-        """The correlation; None where no pack has two samples, or all of those are equal."""
+        """The correlation; None if no pack has two samples, or all of those are equal."""
         variance = self.pairs * self.squares - self.sums**2
         covariance = self.pairs * self.products - self.sums**2
         return covariance / variance if variance else None

@@ -23,7 +23,7 @@ class MicroBatches:
     Attributes:
         ranks: of each rank, its micro-batches in turn, each the numbers of its samples, ascending.
             Every rank has as many, and those at one turn cost about the same.
-        bound: micro-batches that nobody can go below, all ranks together, and the proof's name.
+        bound: a lower bound on micro-batches, of all ranks together, and the proof's name.
         costs: float64 [ranks, micro-batches], Σ cost.
     """
 

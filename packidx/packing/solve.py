@@ -41,7 +41,7 @@ class Problem:
         lengths: int [n], tokens that each takes in its pack, 1..capacity.
         capacity: tokens a pack may hold.
         caps: name -> (int64 [n], what each item has of it; the most that a pack may have).
-        vision_cost: int64 [n], dealt evenly over packs by `balanced`; None where unknown or 0.
+        vision_cost: int64 [n], dealt evenly over packs by `balanced`; None if unknown or 0.
     """
 
     lengths: Ints

@@ -76,7 +76,7 @@ def plan_packs(
             is, the cluster that RAY_ADDRESS names, or a new one here.
         recipe: text to keep in the manifest, of what asks for this plan. A plan that is there
             already keeps its own.
-        progress: told what is being done, a few words at a time.
+        progress: is called with what is being done, a few words at a time.
         changes: fields of `PlanOptions`, instead of `options` (``capacity=8192, seed=1``) or to
             change some of them; a `mix` may be a dict, ``{"photos": 2}``. Without `options`, those
             of the snapshot that `resume` names hold where nothing else is said.

@@ -35,7 +35,7 @@ def freeze_log(
         log: folder that `StreamLoader` wrote.
         output: folder of the index.
         lengths: the lengths table of the records, where the stream counted them itself.
-        progress: told what is being done.
+        progress: is called with what is being done.
 
     Raises:
         FormatError: `log` is none, or lacks a place.
@@ -84,7 +84,7 @@ def freeze_log(
 
 
 def _given(log: Path) -> pl.DataFrame:
-    """What was given out, by place and position.
+    """The packs that were given out, by place and position.
 
     Raises:
         FormatError: a place is missing.

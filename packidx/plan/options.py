@@ -282,7 +282,7 @@ class PlanOptions:
 
     @property
     def rows_of_window(self) -> int | None:
-        """Shards, or samples, of a window; None where `window` is a size."""
+        """Shards, or samples, of a window; None if `window` is a size."""
         text = str(self.window).strip()
         if not re.fullmatch(r"-?\d+", text, re.ASCII):
             return None
@@ -303,7 +303,7 @@ OPTIONS: dict[str, Option] = {each.name: each.metadata["option"] for each in fie
 """Field of `PlanOptions` -> what is said of it, in the order of the help."""
 
 DEFAULTS = {each.name: each.default for each in fields(PlanOptions)} | {"micro_steps": MICRO_STEPS}
-"""Field of `PlanOptions` -> what it is where nobody says otherwise."""
+"""Field of `PlanOptions` -> its default."""
 
 
 def mix_of(mix: Any) -> tuple[str, ...]:
@@ -317,7 +317,7 @@ def mix_of(mix: Any) -> tuple[str, ...]:
 
 
 def micro_steps_of(global_batch: int | None) -> int:
-    """Parts of a step that nobody has asked for a number of: 8, or the most that divide it."""
+    """Parts of a step whose number was not asked for: 8, or the most that divide it."""
     size = MICRO_STEPS if global_batch is None else global_batch
     return max(n for n in range(1, MICRO_STEPS + 1) if size % n == 0)
 

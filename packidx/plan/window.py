@@ -74,7 +74,7 @@ def column_codes(rows: LengthsRows, name: str) -> tuple[Int32s, list[str]]:
 
 
 def _codes_of(items: Items, kind: str | None) -> tuple[list[str], Int32s | None]:
-    """Names of the groups, and the group of each item; none where all may share packs."""
+    """Names of the groups, and the group of each item; none if all may share packs."""
     rows = items.rows
     if kind is None or not items.num_samples:
         return [], None

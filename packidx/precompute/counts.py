@@ -46,7 +46,7 @@ from packidx.software import software
 TEXT_TOKENS, META = "_text_tokens", "mm_inputs_meta"
 KIND = Kind(
     what="data set",
-    manifest=".packidx.json",  # with a dot: nobody who looks for data files takes it for one
+    manifest=".packidx.json",  # with a dot: a search for data files does not find it
     format="packidx-precomputed",
 )
 _COLUMNS = ["text_tokens", "length", "media", "method", "reason"]
@@ -60,7 +60,7 @@ _TYPES = (
 
 @dataclass(frozen=True, kw_only=True)
 class PrecomputeSummary(CountSummary):
-    """What a data set with counts holds; rejected records are written as they were."""
+    """The content of a data set with counts; rejected records are written as they were."""
 
     num_shards: int
     encoder: dict[str, Any]
@@ -82,8 +82,8 @@ def precompute(
     ``_text_tokens`` and the media's ``n_tokens`` sum to ``len(input_ids)``. Parquet files get two
     columns; JSON in all its forms becomes JSON Lines, a line of which keeps its bytes and gets two
     keys. A record that cannot be counted is written as it is; what is not JSON at all, inside of an
-    array or of a compressed file, is left out and told. `output` is built beside its place and
-    put there whole; its bytes do not depend on `workers`.
+    array or of a compressed file, is left out, with a warning. `output` is built beside its place
+    and put there whole; its bytes do not depend on `workers`.
 
     Args:
         sources: files, globs, folders or mixes, as for `packidx.estimate_lengths`.

@@ -40,7 +40,7 @@ class ProcessorFiles:
     limit: int | None = None
     """Number of tokens at which the real processor truncates samples."""
     doubt: str | None = None
-    """Why training may make other tokens than these files say; None if it makes these."""
+    """The reason why training may make other tokens than these files; None if it makes these."""
     trusts_code: bool = False
     """True if the folder has code of its own and it is run."""
     code: str | None = None
@@ -54,7 +54,7 @@ class ProcessorFiles:
     is_plain: bool = False
     """True if `AutoTokenizer` alone makes the tokens of texts that the processor makes."""
     unknown: str | None = None
-    """Why its media cannot be counted; None if they can."""
+    """The reason why its media cannot be counted; None if they can."""
     lacks_package: bool = False
     """True if they cannot be counted because torch, or another package, is not installed."""
     keywords: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -119,11 +119,11 @@ class ProcessorFiles:
     def settings(self) -> dict[str, Any]:
         """Content of the fingerprint by the names that users write; long parts as digests."""
         content = self._content
-        told = {name: content[name] for name in _FACTS if content.get(name) is not None}
-        for name in told.keys() & {*_LONG}:
-            told[name] = digest(canonical_json(told[name]))[:12]
+        facts = {name: content[name] for name in _FACTS if content.get(name) is not None}
+        for name in facts.keys() & {*_LONG}:
+            facts[name] = digest(canonical_json(facts[name]))[:12]
         return (
-            told
+            facts
             | named_settings("labels", content["policy"], False)
             | named_settings("images", self.image_settings, "images" in self.older_names)
             | named_settings("videos", self.video_settings, "videos" in self.older_names)

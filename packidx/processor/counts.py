@@ -106,7 +106,7 @@ class Counts:
     method: Int64s
     """Number in `METHODS`."""
     errors: dict[int, BadRecord] = field(default_factory=dict)
-    """Why a sample has no counts, by its number."""
+    """Reasons why samples have no counts, by the sample's number."""
     image_tokens: Int64s = field(init=False)
     video_tokens: Int64s = field(init=False)
     audio_tokens: Int64s = field(init=False)

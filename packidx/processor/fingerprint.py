@@ -1,4 +1,4 @@
-"""What of a processor decides a sample's tokens and pixels, for its fingerprint.
+"""The fingerprint of all in a processor that decides a sample's tokens and pixels.
 
 The same for a folder and for the transformers object loaded from it, however it was saved: what two
 spellings of one processor differ in without any effect is taken out here.

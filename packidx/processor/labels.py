@@ -1,4 +1,4 @@
-"""Which tokens a sample is trained on: one rule, for the plan's count and the labels built."""
+"""The tokens that a sample is trained on: one rule, for the plan's count and the labels built."""
 
 from __future__ import annotations
 

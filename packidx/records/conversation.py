@@ -24,7 +24,7 @@ class Media:
     kind: str
     """``'image'``, ``'video'`` or ``'audio'``."""
     ref: Any = None
-    """What it was given as: path or URL, bytes, an opened PIL image, or None."""
+    """The reference as it was given: path or URL, bytes, an opened PIL image, or None."""
     stated: dict[str, Any] = field(default_factory=dict)
     """Facts that the record states of its file: ``height`` and ``width`` in pixels, after
     orientation, ``n_tokens``; ``num_frames``, ``fps`` and the numbers ``frame_indices`` of the
@@ -35,7 +35,7 @@ class Media:
 
 @dataclass(frozen=True, slots=True)
 class MediaInfo:
-    """What is known of a medium without decoding it."""
+    """The facts of a medium that need no decoding."""
 
     height: int = 0
     """Pixels, after orientation; 0 of a sound."""
@@ -48,11 +48,11 @@ class MediaInfo:
     frame_indices: tuple[int, ...] | None = None
     """The frames that are used, where the record says which; None leaves it to the processor."""
     extracted: bool = False
-    """Whether the video is a list of frames, of which none is left out."""
+    """True if the video is a list of frames, of which none is left out."""
     num_samples: int = 0
-    """Of a sound, per channel, at the file's own rate."""
+    """Samples of a sound, per channel, at the file's own rate."""
     sampling_rate: int = 0
-    """Of a sound, in samples per second."""
+    """The rate of a sound, in samples per second."""
 
 
 @dataclass(slots=True)
@@ -68,13 +68,13 @@ class Turn:
     """The message's other keys (``tool_calls``, ``name`` …), as they were; ``content`` where that
     is null, and ``role`` where the record has another word for it that templates may know."""
     train: bool | None = None
-    """Whether the record says that this turn is trained on; None leaves it to the label policy."""
+    """True if the record says that this turn is trained on; None leaves it to the label policy."""
     text_as_list: bool = False
-    """Whether the record holds text alone as a list of parts; templates may treat it otherwise."""
+    """True if the record holds text alone as a list of parts; templates may treat it otherwise."""
 
     @property
     def is_string(self) -> bool:
-        """Whether a template gets the content as a string: text in one piece, or nothing at all."""
+        """True if a template gets the content as a string: text in one piece, or nothing at all."""
         parts = self.parts
         return not self.text_as_list and (not parts or (len(parts) == 1 and type(parts[0]) is str))
 
@@ -99,11 +99,11 @@ class Conversation:
     labels: Sequence[int] | None = None
     """With `input_ids`: -100 where nothing is trained; None means the ids themselves."""
     is_document: bool = False
-    """Whether it is a document: the text and media of one turn, without a chat template, behind
+    """True for a document: the text and media of one turn, without a chat template, behind
     which the tokenizer's end-of-text token stands."""
 
     has_literal: bool = False
-    """Whether a text holds a placeholder, such as ``<video>``, that stands for no medium."""
+    """True if a text holds a placeholder, such as ``<video>``, that stands for no medium."""
     media: tuple[Media, ...] = field(init=False, repr=False, compare=False)
     """All media, in order of appearance."""
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Snapshot(Protocol):
-    """What a `packidx.index.Index` says of where its records lie."""
+    """Where the records of a `packidx.index.Index` lie."""
 
     path: str
     id: str

@@ -114,7 +114,7 @@ class ReadRecord(NamedTuple):
     conversation: Conversation | None = None
     """None if it is of no dialect, or something in it is wrong."""
     error: BadRecord | None = None
-    """Why there is no conversation."""
+    """The reason why there is no conversation."""
     raw: RawRecord | None = None
     """Its columns and media; None if it has none that could be read."""
 

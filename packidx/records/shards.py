@@ -48,7 +48,7 @@ class InputFile:
     source: str
     """Name of the source it belongs to."""
     container: str = JSONL
-    """What kind of file it is."""
+    """The kind of file."""
     layout: Layout = DEFAULT
     """How its source names things."""
 

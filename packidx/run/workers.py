@@ -52,11 +52,11 @@ class Progress(Protocol):
     def __call__(self, doing: str, done: int, total: int, /) -> None:
         """`done` of `total`: bytes where `doing` is ``'scan'``, records in ``'count'`` and
         ``'images'``, packs in ``'packs'``, files in ``'upload'`` and
-        ``'files'``, which are told by several threads."""
+        ``'files'``, which are reported by several threads."""
 
 
 def silent(doing: str, done: int, total: int) -> None:
-    """Tell nobody."""
+    """Report nothing."""
 
 
 def num_workers(asked: int | None) -> int:
@@ -351,7 +351,7 @@ def _ray_session(workers: int | None) -> Iterator[Any]:
         SourceError: no cluster of this Ray and Python is there, or Ray cannot be started.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # A task that runs out of memory is repeated for ever unless the driver's Ray is told otherwise.
+    # A task that runs out of memory is repeated for ever unless the driver's Ray is set otherwise.
     os.environ.setdefault("RAY_task_oom_retries", str(_RETRIES))
     with warnings.catch_warnings(action="ignore"):
         import ray

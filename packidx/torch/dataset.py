@@ -51,7 +51,7 @@ Encode = Callable[..., Mapping[str, Any]]
 class PackedDataset(Dataset[Pack]):
     """``dataset[k]`` is pack `k`: its samples, read, encoded and cut as planned (`Pack`).
 
-    What the plan knows to train on nothing, sources and packs without a label token, is told once
+    Sources and packs of the plan without a label token are reported once
     by the log ``packidx.torch``.
 
     It pickles small, and what it holds open serves forked and spawned workers alike.

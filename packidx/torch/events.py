@@ -38,7 +38,7 @@ def event(
         done: ``'fitted'`` or ``'left_out'``.
         sample: as planned.
         error: what happened.
-        length: tokens that the sample was encoded to, None where it was not.
+        length: tokens that the sample was encoded to, None if it was not.
     """
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"
     return {

@@ -160,7 +160,7 @@ def join_media(
 ) -> dict[str, Tensor]:
     """The media tensors of several samples, or of several packs, joined as `rule_of` says.
 
-    Where the model is told how much of ``pixel_values`` is real (by ``image_sizes`` or
+    If the model knows how much of ``pixel_values`` is real (by ``image_sizes`` or
     ``pixel_attention_mask``) parts of different shapes are filled up with zeros to the largest.
 
     Args:
@@ -168,7 +168,7 @@ def join_media(
 
     Raises:
         MismatchError: tensors of one name have shapes that do not go together, or hold whole
-            numbers that nobody knows how to join.
+            numbers that no rule joins.
     """
     keys = list(dict.fromkeys(key for part in parts for key in part))
     fillable = {key for by, names in _BOUNDED_BY.items() if by in keys for key in names}

@@ -23,7 +23,7 @@ NOTHING: Sample = {"input_ids": _NONE, "labels": _NONE, "position_ids": _NONE}
 
 
 class Segment(NamedTuple):
-    """What a row holds between two restarts of its positions.
+    """A sample of a row: the part between two restarts of its positions.
 
     Attributes:
         tensors: of a sample or of the dummy image, without padding; of no token where the segment
@@ -132,8 +132,8 @@ class Pack:
         return joined
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Of each type one tensor, and of pixels: a worker hands every tensor over as a file that
-        stays open."""
+        """Join tensors to one of each type, and of pixels: a worker hands every tensor over as a
+        file that stays open."""
         grouped: dict[Group, list[Tensor]] = {}
         shapes = []
         for each in self.segments:

@@ -54,7 +54,7 @@ def normalise(encoded: Any, rules: Rules | None = None) -> Sample:
 
     Raises:
         MismatchError: a key is missing, its shape does not fit `input_ids`, or it holds whole
-            numbers that nobody knows how to join.
+            numbers that no rule joins.
     """
     if not isinstance(encoded, Mapping):
         raise MismatchError(

@@ -152,7 +152,7 @@ class StreamIndex(Index):
         often each record comes in an epoch, int64 [n]."""
         if not self.is_counted and any(text.endswith("%") for text in self.asked.mix):
             raise OptionError(
-                "mix has shares of tokens, which nobody has counted: run `packidx estimate` and"
+                "mix has shares of tokens, which are not counted: run `packidx estimate` and"
                 " stream from that, or give numbers of copies"
             )
         source = self._rows["source"].combine_chunks().to_numpy(zero_copy_only=False)

@@ -1,1 +1,1 @@
-"""What a trainer needs to train on packs: a module per trainer, which imports it."""
+"""Adapters for trainers to train on packs: a module per trainer, which imports it."""

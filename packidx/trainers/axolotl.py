@@ -26,7 +26,7 @@ _MUST_BE = {"curriculum_sampling": True, "remove_unused_columns": False}
 
 
 class PackedArgs(BaseModel):
-    """What the plugin adds to axolotl's configuration."""
+    """The keys that the plugin adds to axolotl's configuration."""
 
     packidx: dict[str, Any]
     """``index``, ``processor`` and, if wanted, ``seed`` of the order, ``attention`` of collate."""

@@ -40,7 +40,7 @@ _ORDER = "packs.json"  # in a checkpoint: the sampler's state
 
 
 class TrainsOnPacks(Trainer):  # type: ignore[misc]  # transformers is not type-checked
-    """What a Trainer of any library lacks for packs; a base class before that Trainer's.
+    """Methods that a Trainer of any library lacks for packs; a base class before that Trainer's.
 
     It prepares the model, or refuses it (`prepare_model`). It loads a checkpoint by
     `from_pretrained`: a Trainer saves Qwen2.5-VL and others under names of which it finds none
@@ -112,7 +112,7 @@ class PackedTrainer(TrainsOnPacks):
         self.step_log: StepLog | None = None
         self._logged = -1  # the last step of the run in it
         self.tokens = 0  # that this process has trained on
-        # Two names, of newer and of older releases, for a loss that nobody divides once more.
+        # Two names, of newer and of older releases, for a loss that is not divided once more.
         self.loss_is_scaled_for_ga = self.model_accepts_loss_kwargs = True
         sampler = PackSampler(
             train_dataset.index,
@@ -195,7 +195,7 @@ class PackedTrainer(TrainsOnPacks):
             order = Path(checkpoint) / _ORDER
             if not order.exists():
                 raise MismatchError(
-                    f"{checkpoint} has no {_ORDER}, so nobody knows which packs it was trained on:"
+                    f"{checkpoint} has no {_ORDER}, which says what packs it was trained on:"
                     " load the model from it, and train without resume_from_checkpoint"
                 )
             # Refuses another plan, seed or global batch; the Trainer itself counts the steps.

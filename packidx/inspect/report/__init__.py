@@ -41,7 +41,7 @@ def write_report(
     Args:
         path: ``INDEX``, ``INDEX@ID``, or a lengths table.
         output: the file, which is replaced as a whole.
-        progress: told what is being done.
+        progress: is called with what is being done.
 
     Raises:
         NotFoundInIndex, SourceError: there is neither an index nor a lengths table.

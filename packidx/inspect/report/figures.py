@@ -27,7 +27,7 @@ class Box(NamedTuple):
 
     colour: int
     size: float
-    told: str
+    title: str
     is_cut: bool = False
 
 
@@ -167,7 +167,7 @@ def fill(index: Index, connection: Any) -> Figure:
 
 
 def waiting(schedule: Sequence[Mapping[str, Any]], name: str) -> Figure | None:
-    """The share of time in which no rank waits; None where no number of ranks has a step."""
+    """The share of time in which no rank waits; None if no number of ranks has a step."""
     words = [f"this plan: {name}", "random order", "sorted by vision tokens"]
     rows = [
         (f"{row['ranks']} × {row['micro_steps']}", number, row[key]["useful_by_phase"])
@@ -219,9 +219,9 @@ def packs_closely(index: Index, connection: Any, series: Series) -> Figure:
         for sample in pack.samples[:_MOST]:
             is_cut = bool(sample.piece or sample.token_start)
             whose = f"{short_name(sample.key, 60)} ({short_name(sample.source)})"
-            told = f"{whose}: {count(sample.length)} tokens{', a piece' if is_cut else ''}"
+            title = f"{whose}: {count(sample.length)} tokens{', a piece' if is_cut else ''}"
             size = 100 * sample.padded_length / capacity
-            boxes.append(Box(series.of(sample.source), size, told, is_cut))
+            boxes.append(Box(series.of(sample.source), size, title, is_cut))
         bars.append(Bar(name, boxes))
         longest = max(pack.samples, key=lambda sample: sample.length)
         row = (name, len(pack.samples), length, percent(length / capacity, 1))

@@ -47,7 +47,7 @@ def balanced(
         plain: best fit's plan, where it is known.
 
     Returns:
-        The plan, which may be that of best fit; None where all need more than `at_most`.
+        The plan, which may be that of best fit; None if all need more than `at_most`.
     """
     if at_most is not None and volume_bound(histogram, capacity) > at_most:
         return None

@@ -49,7 +49,7 @@ def capped(sizes: Int64s, limits: Int64s, key: int, start: Int64s) -> Int64s | N
         start: int64 [n], the packs of a plan that keeps limit 0.
 
     Returns:
-        the pack of every item, int64 [n], numbered densely from 0; None where `start` keeps all
+        the pack of every item, int64 [n], numbered densely from 0; None if `start` keeps all
         limits.
     """
     # Sums of integers below 2^53: exact in any order.

@@ -94,7 +94,7 @@ def _into_lots(
 
 
 def _dealt(histogram: Histogram, edges: Int64s, wanted: Int64s) -> tuple[Int64s, Int64s]:
-    """Which samples the slots get, longest first; `wanted` int64 [k] are the slots of each class.
+    """Samples that the slots get, longest first; `wanted` int64 [k] are the slots of each class.
 
     Where a class has too few samples, those of the next one take its slots, too; where it has too
     many, its shortest ones are left over.

@@ -1,1 +1,1 @@
-"""Which samples are packed, how often, and what is left out."""
+"""Selection: the samples that are packed, how often, and those that are left out."""

@@ -1,4 +1,4 @@
-"""What is to be packed: whole samples, copies of them, pieces of long ones; the rest is dropped."""
+"""Items to pack: whole samples, copies of them, pieces of long ones; the rest is dropped."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Items:
         row: int32 [samples] into `rows` of the lengths table.
         length: int32 [samples], tokens of the piece.
         padded: int32 [samples], tokens that it takes in its pack.
-        copy, piece, token_start: int32 [samples], or None where all are 0.
+        copy, piece, token_start: int32 [samples], or None if all are 0.
         num_whole: number of samples, the first ones, that are whole; pieces follow.
         labels: label tokens of the pieces, and where they are unknown; each other counter of a
             piece is its sample's.
@@ -116,7 +116,7 @@ class Items:
         return same and (last < 0 or bool((self.row == np.arange(last + 1)).all()))
 
     def column(self, name: str) -> tuple[Int64s, Bools | None] | None:
-        """Counter `name` of every sample and where it is unknown; None where it is nowhere
+        """Counter `name` of every sample and where it is unknown; None if it is nowhere
         known."""
         if name == "num_samples":
             return np.ones(self.num_samples, np.int64), None

@@ -39,7 +39,7 @@ def holdout(
     """Return whether each sample is held out, bool [n].
 
     Args:
-        source: strings [n], the name of each one's source; None where the table does not say.
+        source: strings [n], the name of each one's source; None if the table does not say.
         key: strings [n]. Where one is null, or there are none, the sample's place in its source
             stands for it, and the sample keeps its side as long as it keeps that.
         draws: uint64 [n], of those places (`LengthsRows.draws`).

@@ -40,7 +40,7 @@ class Rendered:
     """A conversation as text."""
 
     text: str
-    """What is tokenized, media placeholders not yet expanded."""
+    """The text that is tokenized, media placeholders not yet expanded."""
     label_spans: tuple[Span, ...]
     """Character ranges ``[start, end)`` that are trained on, ascending."""
     media: tuple[int, ...] = ()

@@ -44,7 +44,7 @@ class Stretch:
     """The core of a text in a rendering, as far as the template leaves it whole."""
 
     number: int
-    """Of the text, in order of appearance in the record."""
+    """Media of the text, in order of appearance in the record."""
     turn: int
     start: int
     end: int

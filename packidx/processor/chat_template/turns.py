@@ -43,7 +43,7 @@ class TurnWords:
     stop: str
     """The token that ends a message; empty if unknown or there is none."""
     call_stop: str
-    """What ends a message that calls a tool, where that is not `stop`; empty as well."""
+    """The text that ends a message that calls a tool, where that is not `stop`; empty as well."""
     control: re.Pattern[str] | None
     """Any special token but tags of reasoning."""
     placeholder: re.Pattern[str] | None

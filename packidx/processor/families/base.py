@@ -1,4 +1,4 @@
-"""What counting and encoding ask of a processor's media, and how a family answers.
+"""The questions that counting and encoding ask of a processor's media; a family answers them.
 
 A family is one file in this folder: a formula for images, one for videos where it takes them, a
 table of its classes' defaults, and one line in `families.FAMILIES`. Nothing else knows families by
@@ -50,7 +50,7 @@ class Expansion:
 
 @dataclass(frozen=True, slots=True)
 class MediaCounts:
-    """What n media of one kind become."""
+    """The tokens and patches of n media of one kind."""
 
     grids: Int64s
     """``[n, 3]`` (t, h, w) in patches before merging. Each of the t frames or tiles of h * w
@@ -60,7 +60,7 @@ class MediaCounts:
     expansions: Sequence[Expansion | None] | None = None
     """One per medium; None, in all or in one place, where the feature token alone is repeated."""
     errors: Mapping[int, BadRecord] = field(default_factory=dict)
-    """Why a medium cannot be used, by its number."""
+    """Reasons why media cannot be used, by the medium's number."""
 
     @property
     def patches(self) -> Int64s:
@@ -85,16 +85,16 @@ class MediaModel(ABC):
     written_tokens: Mapping[str, str]
     """`placeholders`, and what else must not stand in a text."""
     settings: Mapping[str, str] | None = None
-    """What the fingerprint must hold besides settings and tokenizer."""
+    """Facts that the fingerprint must hold besides settings and tokenizer."""
     unpredictable: Collection[str] = ()
     """Words of kinds (`packidx.processor.kinds`) whose samples are built to be counted."""
     one_kind_per_sample: bool = False
-    """Whether the pixels of a sample's videos take the place of those of its images."""
+    """True if the pixels of a sample's videos take the place of those of its images."""
     same_num_frames: bool = False
-    """Whether the videos of a sample are one tensor, so that as many frames of each are used."""
+    """True if the videos of a sample are one tensor, so that as many frames of each are used."""
     merge_size: int | None = None
     """Patches per side that make one token, where positions have three rows (time, height, width)
-    and we make them; None where they have one, or the model makes them."""
+    and we make them; None if they have one, or the model makes them."""
 
     @abstractmethod
     def expand(
@@ -106,7 +106,7 @@ class MediaModel(ABC):
             kind: ``'image'``, ``'video'`` or ``'audio'``.
             media: what is known of them.
             samples: ``[n]`` the number of the sample that each is in, for processors that treat
-                several otherwise than one; None where each has its own.
+                several otherwise than one; None if each has its own.
         """
 
 
@@ -125,10 +125,10 @@ class FamilyMedia(MediaModel):
     """A processor of a family of ours. All callables can be pickled."""
 
     name: str
-    """Of the family."""
+    """The name of the family."""
     placeholders: Mapping[str, str]
     feature: str | None = None
-    """The token that the features of all media replace; None where it is their placeholder."""
+    """The token that the features of all media replace; None if it is their placeholder."""
     images: Callable[[Int64s, Int64s, Int64s], ImageCounts]
     """(heights, widths, samples), in pixels, of images of at least one pixel, each int64 ``[n]`` →
     what they become; 0 tokens where a shape is impossible."""
@@ -146,16 +146,16 @@ class FamilyMedia(MediaModel):
     model_inputs: tuple[str, ...] = ("pixel_values",)
     """Names of the image and video processors' outputs that the model takes."""
     image_options: Mapping[str, Any] = field(default_factory=dict)
-    """What the processor passes to its image processor, whatever that one's settings say."""
+    """Settings that the processor passes to its image processor in place of that one's own."""
     pixels_in_order: bool = False
-    """Whether the model takes the pixels of images and videos as one ``pixel_values``, in order of
+    """True if the model takes the pixels of images and videos as one ``pixel_values``, in order of
     appearance."""
     one_kind_per_sample: bool = False
     same_num_frames: bool = False
     merge_size: int | None = None
     rope_model: str | None = None
     """transformers' class whose `get_rope_index` gives videos other positions in one release than
-    in another; None where all releases agree."""
+    in another; None if all releases agree."""
 
     def __post_init__(self) -> None:
         self.written_tokens = self.feature_tokens = self.placeholders
@@ -259,10 +259,10 @@ class Family:
     build: Callable[[Settings, Settings, Settings], FamilyMedia]
     """(image settings, video settings, the processor's own settings) → its media."""
     own_defaults: Mapping[str, Any] = field(default_factory=dict)
-    """The processor's own settings that change tokens, with their class defaults; None where a
+    """The processor's own settings that change tokens, with their class defaults; None if a
     checkpoint must say it."""
     older_names: tuple[str, ...] = ()
-    """Which of ``images`` and ``videos`` take ``min_pixels`` and ``max_pixels``, too."""
+    """Those of ``images`` and ``videos`` that take ``min_pixels`` and ``max_pixels``, too."""
 
     def read(
         self, image: Settings, video: Settings | None, own: Settings

@@ -57,7 +57,7 @@ class _Tiles:
     patches: int
     """Per side of a tile."""
     tokens: int
-    """Of a whole image that is one tile."""
+    """Tokens of a whole image that is one tile."""
     side: int
     """Pixels per side of a tile."""
     resolutions: tuple[tuple[int, int], ...]

@@ -48,7 +48,7 @@ def _images(
 
 
 def _cap(settings: Settings, limits: PixelLimits) -> int | None:
-    """Pixels of `max_video_tokens`; None where they limit nothing."""
+    """Pixels of `max_video_tokens`; None if they limit nothing."""
     caps = settings.get("cap_pixels_per_frame")
     return int(settings["max_video_tokens"]) * limits.factor**2 if caps else None
 

@@ -26,9 +26,9 @@ class Ending:
     """The token that ends a document."""
 
     token: int
-    """Id of the end-of-text token; it is there once, whoever writes it."""
+    """Id of the end-of-text token; it is there once, even if the template writes it, too."""
     is_trained: bool
-    """Whether it contributes to the loss."""
+    """True if it contributes to the loss."""
 
 
 @dataclass(slots=True)  # not frozen: there is one per record, and frozen ones are made slowly
@@ -36,7 +36,7 @@ class Expanded:
     """A rendered conversation with its media's text, every run of feature tokens written once."""
 
     text: str
-    """What is tokenized."""
+    """The text that is tokenized."""
     label_spans: tuple[Span, ...]
     """Character ranges ``[start, end)`` that are trained on; feature tokens in them are not."""
     runs: tuple[tuple[int, ...], ...] | None
@@ -45,7 +45,7 @@ class Expanded:
     order: tuple[int, ...] = ()
     """The number of each of these media in the conversation."""
     ending: Ending | None = None
-    """Of a document, which gets the tokenizer's own special tokens too; None of any other."""
+    """The end of a document, which gets the tokenizer's special tokens, too; else None."""
 
 
 def expand(

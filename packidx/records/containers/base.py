@@ -1,4 +1,4 @@
-"""What every container of records gives: a scan, ranges for parallel work, records by row.
+"""The interface of all containers of records: a scan, ranges for parallel work, records by row.
 
 And the bytes of a file, block by block or by range. A file that cannot be read is a SourceError.
 """
@@ -27,7 +27,7 @@ TASK_RECORDS = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class ShardScan:
-    """What one pass over a shard finds out."""
+    """The result of one pass over a shard."""
 
     nbytes: int
     sha256: str
@@ -135,7 +135,7 @@ class Cuts:
         self._begun.append((place, row, work))
 
     def ranges(self, end: int, num_records: int, work: int | None) -> tuple[RecordRange, ...]:
-        """All ranges of a shard; `work` is that of all of it, None where places are bytes."""
+        """All ranges of a shard; `work` is that of all of it, None if places are bytes."""
         cuts = [*self._begun, (end, num_records, work or 0)]
         return tuple(
             RecordRange(start, end, row, until - row, None if work is None else after - before)

@@ -1,1 +1,1 @@
-"""What a record refers to."""
+"""The media that a record refers to."""

@@ -117,7 +117,7 @@ class Video:
 
     @functools.cached_property
     def info(self) -> MediaInfo:
-        """What the header, or the headers of all frames, say, and what is `stated`.
+        """The facts in the header, or the headers of all frames, and those that are `stated`.
 
         Raises:
             BadRecord, MissingExtraError: as `video_info`, `frames_info` and `with_stated`.
@@ -180,7 +180,7 @@ class Video:
 def with_stated(
     info: MediaInfo, stated: Mapping[str, Any], requests: Mapping[str, Any] | None = None
 ) -> MediaInfo:
-    """What is known of a video, with what its record states in place of what its headers say.
+    """The facts of a video: those that its record states win over those of its headers.
 
     Raises:
         BadRecord: ``bad_media``: the record asks for a frame that is not there.

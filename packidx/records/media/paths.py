@@ -32,7 +32,7 @@ class MediaRoot:
     folder: str
     """The folder, or the URL, that relative references start from."""
     stated: bool = False
-    """Whether it was stated; else it is its shard's own folder."""
+    """True if it was stated; else it is its shard's own folder."""
     elsewhere: tuple[str, ...] = ()
     """Folders and URLs below which references may lead, besides `folder`."""
 

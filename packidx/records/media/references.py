@@ -1,4 +1,4 @@
-"""What a record refers to: entries of its media lists and parts of its content, of any form."""
+"""References to media: entries of its media lists and parts of its content, of any form."""
 
 from __future__ import annotations
 
@@ -137,12 +137,12 @@ def content_of(turn: Mapping[str, Any]) -> Any:
 
 
 def turn_key(record: Mapping[str, Any]) -> str | None:
-    """Return under which key a record has its turns; None where it has none."""
+    """Return the key under which a record has its turns; None if it has none."""
     return next((key for key in TURN_KEYS if record.get(key) is not None), None)
 
 
 def role_of(turn: Any) -> Any:
-    """Return who speaks, in the record's word; None where nobody is named."""
+    """Return who speaks, in the record's word; None if no name is given."""
     return turn.get("role", turn.get("from")) if isinstance(turn, OBJECT) else None
 
 
@@ -228,7 +228,7 @@ def stated_facts(entry: Mapping[str, Any], kind: str, reason: str) -> dict[str, 
 
 
 def rate_of(entry: Mapping[str, Any], reason: str) -> float | None:
-    """Frames per second, or None where not stated.
+    """Frames per second, or None if not stated.
 
     Raises:
         BadRecord: `reason`, not a positive number.
@@ -307,7 +307,7 @@ def is_empty(value: Any) -> bool:
 
 
 def integer(value: Any, low: int, high: int, name: str, reason: str) -> int | None:
-    """`value`, checked; None where it is not stated.
+    """`value`, checked; None if it is not stated.
 
     Raises:
         BadRecord: `reason`, it is not an integer, or out of range.
@@ -440,12 +440,12 @@ def kind_of_name(name: str) -> str | None:
 
 
 def ending_of(head: bytes) -> str | None:
-    """The extension of a medium whose first 80 bytes these are; None where they tell none."""
+    """The extension of a medium whose first 80 bytes these are; None if they tell none."""
     return next((ending for ending, magic in _KNOWN if magic.match(head)), None)
 
 
 def media_in(value: Any, depth: int = 0) -> str | None:
-    """The kind of the first medium in a value, however deep; None where there is none."""
+    """The kind of the first medium in a value, however deep; None if there is none."""
     if isinstance(value, str):
         return _in_text(value, depth)
     if isinstance(value, bytes):
@@ -492,7 +492,7 @@ def _in_text(text: str, depth: int) -> str | None:
 
 
 def _json(text: str) -> Any:
-    """The list or object that a text is as JSON; None where it is none."""
+    """The list or object that a text is as JSON; None if it is none."""
     core = text.strip()
     if core[:1] + core[-1:] not in ("[]", "{}"):
         return None

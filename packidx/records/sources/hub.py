@@ -44,7 +44,7 @@ class Name:
 
 
 def named(arg: str) -> Name | None:
-    """The data set of the Hub that `arg` may be the name of; None where it is no such name."""
+    """The data set of the Hub that `arg` may be the name of; None if it is no such name."""
     match = _NAME.fullmatch(arg)
     is_url = arg.startswith(SCHEME)
     if match is None or (not is_url and (match[5] or arg.endswith((*SUFFIXES, ".yaml", ".yml")))):
