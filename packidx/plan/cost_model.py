@@ -3,8 +3,8 @@
 Time of a pack = llm_linear·Σl + llm_attention·Σl² (+ windowed layers) in the language model, and
 vit_linear·Σp + vit_attention·Σp² in the vision tower, l over the pack's samples, p over the patches
 of its attention spans. The weights are operations (`packidx.plan.cost_model`), so a preset
-compares phases as if both ran at the same efficiency; measured weights can be set
-to seconds. Only ratios matter to a schedule.
+compares phases as if both ran at the same efficiency; weights that were measured may be seconds.
+Only ratios matter to a schedule.
 """
 
 from __future__ import annotations
