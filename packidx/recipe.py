@@ -275,8 +275,8 @@ def pack(
         sources: a file, glob, folder or URL, or several.
         output: folder or URL for ``lengths``, ``index`` and ``report.html``.
         capacity: tokens that a pack holds at most.
-        processor: name or folder of the Hugging Face processor that counts; None if the records
-            state their lengths.
+        processor: name or folder of the Hugging Face processor that counts; None takes the
+            lengths that records state, and guesses the others.
         workers: as of `pack_recipe`, as are `engine` and `progress`; no byte depends on them.
         options: of `estimate_lengths` and `PlanOptions`, under their names there.
 

@@ -136,7 +136,7 @@ def pack(
         stated["checks"] = [dataclasses.asdict(check) for check in made.checks]
         print_json(stated | {"num_sampled": made.num_sampled, "report": made.report})
     else:
-        _show(made, sources[0] if is_file else None)
+        _show(made, recipe, sources[0] if is_file else None)
     if not made.unchanged:
         warn(wasted(made.plan.snapshot))
         if made.plan.existed and made.plan.snapshot.recipe != recipe.text:
@@ -175,9 +175,9 @@ def _recipe(
     return recipe_given(sources, given, output), False
 
 
-def _show(made: PackSummary, recipe: str | None) -> None:
+def _show(made: PackSummary, recipe: Recipe, path: str | None) -> None:
     if made.unchanged:
-        of = recipe or f"{made.output}/recipe.yaml"
+        of = path or f"{made.output}/recipe.yaml"
         say(f"nothing changed: {made.index} is the plan of {of}")
         return
     from packidx.index import open_index
@@ -197,5 +197,7 @@ def _show(made: PackSummary, recipe: str | None) -> None:
     elif made.not_sampled:
         facts["verified"] += f"; no sample was encoded for real: {made.not_sampled}"
     facts["report"] = made.report or "none in a store: packidx report draws one here"
-    facts["train"] = f'PackedDataset("{made.index}", encode), see docs/training.md'
+    by = recipe.estimate.get("processor")
+    encode = f'"{by}"' if by else "encode"
+    facts["train"] = f'packidx.torch.PackedDataset("{made.index}", {encode}), see docs/training.md'
     print_facts("Packed", facts)

@@ -120,7 +120,7 @@ def _prompt(asked: Asked, run: Callable[[str], None]) -> None:
             word = text.strip().lower()
             if word in _ENDS:
                 break
-            command = own.get(word.rstrip(";"))
+            command = own.get(word.rstrip(";"), own["help"] if word.startswith(".") else None)
             if word and command is None and not word.endswith(";"):
                 continue
             if command is not None:

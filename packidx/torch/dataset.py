@@ -51,8 +51,7 @@ Encode = Callable[..., Mapping[str, Any]]
 class PackedDataset(Dataset[Pack]):
     """``dataset[k]`` is pack `k`: its samples, read, encoded and cut as planned (`Pack`).
 
-    Sources and packs of the plan without a label token are reported once
-    by the log ``packidx.torch``.
+    Sources and packs without a label token are reported once, by the log ``packidx.torch``.
 
     It pickles small, and what it holds open serves forked and spawned workers alike.
 
@@ -71,15 +70,13 @@ class PackedDataset(Dataset[Pack]):
             counted with one: applied to every record as it stands in its file. Its
             random numbers are the plan's: of its seed, sample and copy, and of a stream's epoch.
         on_mismatch: about a sample that is not what was planned: ``'error'`` raises; ``'skip'``
-            leaves it out; ``'fit'``, for plans on guessed lengths, takes
-            every sample as long as it is, in order, as far as the capacity goes (less the plan's
-            ``--reserve``). A pack is then padded to a multiple of the plan's ``--pad-pack-to``
-            alone.
-        on_bad: about a sample that cannot be read: ``'error'``, or ``'skip'``, which leaves it
-            out. The pack is padded as planned, with pad tokens for what was left out; one of which
-            nothing is left is pad tokens alone. `events` tells of each. Ranks that read the same
-            pack for themselves (tensor, context or pipeline parallelism) may leave out different
-            samples: let those raise.
+            leaves it out; ``'fit'``, for plans on guessed lengths, takes every sample as long as it
+            is, in order, as far as the capacity goes (less the plan's ``--reserve``). A pack is
+            then padded to a multiple of the plan's ``--pad-pack-to`` alone.
+        on_bad: about a sample that cannot be read: ``'error'``, or ``'skip'``, which leaves it out:
+            its pack keeps its length, with pad tokens in its place. `events` tells of each. Ranks
+            that read the same pack for themselves (tensor, context or pipeline parallelism) may
+            leave out different samples: let those raise.
         dummy_image: True: a pack without media gets one small image as a segment of its own, seen
             by no sample and without labels, for trainers that need every rank to run the vision
             tower; the plan must reserve its tokens (``--reserve``). A record with one image: that.

@@ -36,7 +36,7 @@ def event(
             ``'no_room'`` (it does not fit its pack, which was planned of other lengths) or
             ``'too_long'`` (of a stream that counts its records: no pack is so long).
         done: ``'fitted'`` or ``'left_out'``.
-        sample: as planned.
+        sample: as planned; of a stream's record that is in no pack, pack and position are null.
         error: what happened.
         length: tokens that the sample was encoded to, None if it was not.
     """

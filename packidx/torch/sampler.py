@@ -282,10 +282,14 @@ class OrderedPacks(Dataset[Pack]):
 def as_hf_dataset(ordered: OrderedPacks) -> datasets.Dataset:
     """Return a `datasets.Dataset` whose row i is ``{"pack": ordered[i]}``, read when asked for.
 
-    For trainers that take nothing else; `collate` takes its rows as they are. Let the trainer read
-    it in order, neither shuffled nor prepared, for one epoch of its own, with
-    ``remove_unused_columns=False``. The package ``datasets`` must be there.
+    For trainers that take nothing else; `collate` takes its rows. Let the trainer read it in order,
+    not shuffled and not prepared, for one of its epochs, with ``remove_unused_columns=False``.
+
+    Raises:
+        OptionError: `ordered` are no `OrderedPacks`.
     """
+    if not isinstance(ordered, OrderedPacks):
+        raise OptionError("as_hf_dataset takes OrderedPacks: other packs have no order of training")
     from datasets import Dataset
 
     items = Dataset.from_dict({"item": range(len(ordered))})

@@ -254,7 +254,8 @@ class StreamIndex(Index):
         except (BadRecord, SourceError) as error:
             is_long = isinstance(error, BadRecord) and error.reason == "too_long"
             kind = "too_long" if is_long else "unreadable"
-            self.happened.append(event(kind, "left_out", sample, error))
+            happened = event(kind, "left_out", sample, error)
+            self.happened.append({**happened, "pack": None, "position": None})
             return 0
         return length
 

@@ -189,6 +189,8 @@ class PackedTrainer(TrainsOnPacks):
         if self.is_world_process_zero():
             state = self.order.at(self.state.global_step).state_dict()
             (Path(output_dir) / _ORDER).write_text(json.dumps(state))
+        if self.step_log is not None:
+            self.step_log.close()  # a run that is killed later has logged what is in the checkpoint
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:

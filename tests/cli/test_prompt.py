@@ -83,7 +83,7 @@ def test_lines_are_typed_until_they_are_complete(
     lines = ["SELECT 5 AS five", "^C", "SELECT 6 AS six;", "quit", "SELECT 7 AS seven;"]
     typed(str(made / "index"), lines, monkeypatch)
     assert capsys.readouterr().out.splitlines()[1:] == ["", "six", "6"]
-    typed(str(made / "index"), [".tables", "help", ".schema", "exit"], monkeypatch)
+    typed(str(made / "index"), [".tables", ".table", ".schema", "exit"], monkeypatch)
     _, tables, known, *schema = capsys.readouterr().out.splitlines()
     assert {"packs", "samples", "steps"} <= set(tables.split()) and ".schema" in known
     assert "samples,length,INTEGER" in schema

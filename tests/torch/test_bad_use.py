@@ -26,6 +26,7 @@ from packidx.torch import (
     PackedDataset,
     PackSampler,
     StepLog,
+    as_hf_dataset,
     collate,
     prepare_model,
 )
@@ -106,6 +107,11 @@ def model_of(attention: str) -> Any:
         (lambda i: PackedDataset(i, None), OptionError, "encode is None: give a processor's"),
         (swapped, NotFoundInIndex, "the index comes before the processor"),
         (lambda i: PackSampler(PackedDataset(i, print)), OptionError, "index is a Packed"),
+        (
+            lambda i: as_hf_dataset(PackedDataset(i, SyntheticEncode())),
+            OptionError,
+            "takes OrderedPacks",
+        ),  # type: ignore[arg-type]
         (lambda i: ordered(i, seed=-1), OptionError, "seed is -1: it must be at least 0"),
         (lambda i: ordered(i, epochs=0), OptionError, "epochs is 0: it must be at least 1"),
         (

@@ -228,6 +228,7 @@ def test_what_is_left_out_is_told(
     assert told == {("too_long", row) for row in long} | {
         ("unreadable", n) for n in (300, 301, 302, 303)
     }
+    assert {(each["pack"], each["position"]) for each in stream.events} == {(None, None)}
 
 
 def test_records_that_no_place_reaches_are_told(

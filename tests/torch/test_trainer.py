@@ -207,6 +207,24 @@ def test_a_checkpoint_of_another_order_is_refused(index: str, tmp_path: Path) ->
             job.train(resume_from_checkpoint=None if seed == 5 else str(tmp_path / "checkpoint-1"))
 
 
+def test_a_killed_run_has_logged_the_steps_of_its_checkpoint(index: str, tmp_path: Path) -> None:
+    from transformers import TrainerCallback
+
+    class Kill(TrainerCallback):  # type: ignore[misc]
+        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            query = "SELECT count(*) AS steps FROM logged_steps"
+            [logged] = rows(open_index(index), folder, query)
+            assert logged["steps"] == state.global_step == 2
+            raise KeyboardInterrupt
+
+    sampler, folder = PackSampler(index, global_batch=4), str(tmp_path / "log")
+    saved = {"max_steps": 3, "save_strategy": "steps", "save_steps": 2}
+    job = trainer(str(tmp_path), PackedDataset(index, Encode()), sampler, log=folder, **saved)
+    job.add_callback(Kill())
+    with pytest.raises(KeyboardInterrupt):
+        job.train()
+
+
 def test_a_log_has_every_step_s_samples(index: str, tmp_path: Path) -> None:
     """Over the end of an epoch, with losses as the Trainer tells them."""
     sampler, losses, folder = PackSampler(index, global_batch=4), [], str(tmp_path / "log")
