@@ -119,7 +119,7 @@ bench: $(VENV)/.dev plan $(OVERLAYS)/verl/.ready  ## measure speed as ratios, si
 	@$(BIN)/python bench/bench.py --large
 	@$(BIN)/python bench/bench_reader.py
 	@$(BIN)/python bench/bench_streams.py
-	@PYTHONPATH=$(abspath $(OVERLAYS)/verl) $(BIN)/python bench/bench_now.py
+	@PYTHONPATH=$(abspath $(OVERLAYS)/verl) $(BIN)/python bench/bench_micro_batches.py
 	@$(BIN)/python bench/bench_packs.py $(DATA)
 	@$(BIN)/python bench/bench_pixels.py $(DATA)
 	@$(BIN)/python bench/bench_log.py $(DATA)

@@ -1,6 +1,6 @@
 """Micro-batches of one step: `balance_micro_batches` beside verl's `rearrange_micro_batches`.
 
-    python bench/bench_now.py [--largest N]
+    python bench/bench_micro_batches.py [--largest N]
 
 verl 0.9.1 deals samples to ever more micro-batches by Karmarkar and Karp's differencing of the cost
 24,576 l + l^2, until none has more tokens than fit. Its functions are cut out of the installed
