@@ -90,6 +90,7 @@ USED, CARRIED, IGNORED, NOT_USED = "used", "carried", "ignored", "not used"
 """Uses of a column."""
 
 _ORDER = (CARRIED, IGNORED, NOT_USED, USED)
+_IDS_OF_MEDIA = {f"{kind}_id": kind for kind in LIST_KEYS}
 _SHARED = frozenset((*IDS, "_text_tokens"))
 _WITH_MEDIA = _SHARED | {"mm_inputs_meta", *(key for keys in LIST_KEYS.values() for key in keys)}
 _OF_PAIRS = frozenset((*PAIR_SIDES, *BESIDE, *TURN_KEYS, "prompt"))
@@ -182,19 +183,21 @@ class RecordReader:
                 consumed |= _OF_PAIRS
             if self.layout.columns:
                 consumed = consumed - self._hidden | own_columns(self.layout, consumed)
+            if not record.keys() <= columns.keys():
+                for name in record:
+                    use = USED if name in consumed else CARRIED
+                    columns.setdefault(name, IGNORED if name in self._ignored else use)
             for name, value in record.items():
-                is_ignored = name in self._ignored
-                if is_ignored or name in consumed:
-                    columns.setdefault(name, IGNORED if is_ignored else USED)
+                if type(value) in NUMBERS:  # first: of many columns most have no value
                     continue
-                columns.setdefault(name, CARRIED)
-                if value is not None and type(value) not in NUMBERS:
+                if name not in consumed and name not in self._ignored:
                     what = content_in(value) or _mask_in(name, value, record.get("input_ids"))
                     if what is not None and not _is_said(value, record, consumed):
                         left[name] = what
-            for kind in LIST_KEYS:
-                name = f"{kind}_id"
-                if not (is_empty(record.get(name)) or name in self._ignored or has_media):
+            for name, kind in _IDS_OF_MEDIA.items():
+                if name in record and not (
+                    is_empty(record[name]) or name in self._ignored or has_media
+                ):
                     left[name] = f"the id of a medium ({kind}) that the record does not hold"
         if raw.unknown_keys:
             keys = (key for key in raw.unknown_keys if key not in self._ignored)

@@ -509,8 +509,8 @@ def own_columns(layout: Layout, names: Collection[str]) -> set[str]:
 
 def _structured(record: Mapping[str, Any]) -> Mapping[str, Any]:
     changed: dict[str, Any] = {}
-    for key, value in record.items():
-        if type(value) is list or key not in _STRUCTURED:
+    for key in sorted(_STRUCTURED.intersection(record)):
+        if type(value := record[key]) is list:
             continue
         if type(value) is str and value[:1] in ("[", "{") and value.rstrip()[-1:] in ("]", "}"):
             try:
