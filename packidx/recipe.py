@@ -92,7 +92,7 @@ class Recipe:
     """A recipe that has been checked."""
 
     sources: tuple[str | DataSet, ...]
-    """As the command line takes them, or named, with their own layout."""
+    """Sources as the command line takes them, or named, with their own layout."""
     estimate: Mapping[str, Any]
     """Arguments of `estimate_lengths`."""
     plan: PlanOptions
@@ -252,7 +252,7 @@ class PackSummary:
     not_sampled: str | None = None
     """The reason why none were, in words; None if some were."""
     report: str | None = None
-    """None if the output is in a store."""
+    """Path of the report; None if the output is in a store."""
 
 
 def pack(

@@ -115,7 +115,7 @@ class Transform:
         return cls(name, loaded, seed, fingerprint_of(loaded) or _source_digest(loaded))
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in a manifest."""
+        """Return it as it stands in a manifest."""
         return {"name": self.name, "seed": self.seed, "fingerprint": self.fingerprint}
 
     def apply(

@@ -67,7 +67,8 @@ def opened_image(medium: Media) -> Any:
 
 
 def refuse_unsupported(conversation: Conversation, files: ProcessorFiles) -> None:
-    """
+    """Refuse media that the processor cannot encode.
+
     Raises:
         BadRecord: the processor cannot encode a kind of its media.
     """

@@ -176,7 +176,7 @@ def _configs(config: Any) -> list[Any]:
 
 @lru_cache
 def _without_weights(model_class: Any) -> Any:
-    """Its vision tower would have this."""
+    """Return the class with the attribute that its vision tower would have."""
     size = property(lambda model: model.config.vision_config.spatial_merge_size)
     return type(model_class.__name__, (model_class,), {"spatial_merge_size": size})
 

@@ -67,7 +67,7 @@ class Added(NamedTuple):
     grid: tuple[int, int, int] = (0, 0, 0)
     """(t, h, w) in patches; zeros if the processor states none."""
     is_apart: bool = True
-    """As of `ProbedMedia.is_apart`."""
+    """True if its tokens stand apart (`ProbedMedia.is_apart`)."""
     problem: str | None = None
     """The reason why the processor builds no sample with it."""
 

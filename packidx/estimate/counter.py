@@ -1,4 +1,4 @@
-"""How records are counted: the settings every process shares, and the counter made of them."""
+"""The counter of records, and the settings that every process makes it of."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ class ExaminedRecord:
     conversation: Conversation | None = None
     infos: tuple[MediaInfo | None, ...] = ()
     measured: Measured | None = None
-    """Its counts, if it was built."""
+    """Counts of the sample, if it was built."""
     kind: str | None = None
     """Kind of the record, if a processor counts it."""
     is_sure: bool = True
-    """As of `Comparer.is_sure`."""
+    """True if the length is sure (`Comparer.is_sure`)."""
     error: BadRecord | None = None
 
 
@@ -233,13 +233,13 @@ class JobShard:
     """A shard that is counted, and what its rows have in common."""
 
     stated: Shard
-    """As the manifest has it; a task's has no ranges."""
+    """The shard as the manifest has it; a task's has no ranges."""
     number: int
     name: str
     """File name, or the shortest path suffix that tells it from the table's other shards."""
     file: InputFile
     root: MediaRoot
-    """Where its records' media may lie."""
+    """The folder in which its records' media may lie."""
     has_media: bool
     """True if records of its source may have media: only where none has is a placeholder text."""
 

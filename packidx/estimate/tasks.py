@@ -52,7 +52,7 @@ class Task(NamedTuple):
     key: str
     """Digest of all that decides its rows, except their place in the table."""
     old: OldRows | None
-    """Its rows if they are there."""
+    """Rows of the task, if they are there."""
 
 
 class PartPlan(NamedTuple):

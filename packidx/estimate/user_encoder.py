@@ -53,7 +53,7 @@ class UserEncoder:
             self.name, self._encode = name_of(encode), encode
 
     def fingerprint(self) -> str | None:
-        """Its own, or None if it has none."""
+        """The fingerprint of the user's encoder; None if it has none."""
         return fingerprint_of(self._encode)
 
     def measure(self, record: dict[str, Any], conversation: Conversation | None) -> Measured:

@@ -68,7 +68,7 @@ class CostModel(JsonObject, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Consumed(JsonObject, frozen=True, kw_only=True):
-    """How far training on a snapshot was."""
+    """The progress of training on a snapshot."""
 
     snapshot_id: SnapshotId
     seed: Count
@@ -199,7 +199,7 @@ class Window(Sums, frozen=True, kw_only=True):
     files: tuple[TableFile, ...]
 
     def files_of(self, table: str) -> list[TableFile]:
-        """Its files of one of the tables, in order."""
+        """Return the files of one of the tables, in order."""
         return [file for file in self.files if file.path.rpartition("-")[0] == table]
 
 

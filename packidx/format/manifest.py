@@ -101,14 +101,14 @@ class RecordRange(msgspec.Struct, frozen=True, array_like=True):
     """A run of whole records of a shard, which a task reads."""
 
     start: Count
-    """Where it begins, in the container's own units: bytes, or numbers of row groups or records."""
+    """The start, in the container's own units: bytes, or numbers of row groups or records."""
     end: Count
     """One past its end, in the same units."""
     first_row: Count
     """Number of the first record in it."""
     num_records: Count
     weight: Count | None = None
-    """Its bytes, where `start` and `end` count something else."""
+    """Bytes of it, if `start` and `end` count something else."""
     torn: tuple[Count, ...] = ()
     """Rows in it whose files do not lie together, which a scan of the shard has found."""
 
@@ -156,7 +156,7 @@ class Layout(JsonObject, frozen=True, forbid_unknown_fields=True):
     media_root: Place | None = None
     """Folder of its media, as given; None leaves it to the options."""
     sample_ratio: Amount = _WHOLE
-    """How much of it the mix wants: its planned weight. Lengths do not depend on it."""
+    """The share that the mix wants: its planned weight. Lengths do not depend on it."""
     delimiter: _Name | None = None
     """Between cells, for tables in text; None is the kind's own."""
     pair: str | None = None

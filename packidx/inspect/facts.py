@@ -92,7 +92,7 @@ def verified_facts(
 
 
 def _schedule(result: Result) -> str:
-    """Its name, and for how many ranks it has power: a rank has one pack of each micro-step."""
+    """Name the schedule and the ranks it has power for: a rank has one pack of each micro-step."""
     if result.schedule == "random":
         return "random"
     chunk = result.schedule_chunk
@@ -152,7 +152,7 @@ _SAID = {"capacity", "strategy", "schedule", "margin", "global_batch", "cost", "
 
 
 def _mix(options: Options) -> str:
-    """How often samples are seen per epoch: a plan does not keep the shares that were given."""
+    """Say how often samples are seen per epoch: a plan does not keep the given shares."""
     weights = ", ".join(f"{name} × {weight}" for name, weight in options.weights.items())
     return f"{weights} per epoch" if weights else ""
 

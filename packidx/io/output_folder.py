@@ -35,7 +35,7 @@ class Kind:
     """A kind of output, and how a folder of it is known; one kind never replaces another."""
 
     what: str
-    """In words, such as ``lengths table``."""
+    """The job in words, such as ``lengths table``."""
     manifest: str
     """Name of its manifest."""
     format: str
@@ -138,7 +138,7 @@ def read_json_object(path: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class OutputFolder:
-    """Where a job builds its output, and what is finished of it."""
+    """The folder in which a job builds its output, and the parts that are finished."""
 
     path: str
     """The hidden folder."""

@@ -113,7 +113,7 @@ def files_below(url: str) -> list[str]:
 
 
 def walk(folder: str) -> Iterator[tuple[str, list[str], list[str]]]:
-    """As `os.walk`, links followed: what is taken out of the folders is not gone into."""
+    """Walk as `os.walk`, links followed: what is taken out of the folders is not gone into."""
     if not is_url(folder):
         yield from os.walk(folder, followlinks=True)
     elif names := files_below(folder):

@@ -138,7 +138,8 @@ def _words(error: BaseException) -> str:
 
 
 def check_url(url: str) -> None:
-    """
+    """Refuse what is no URL of a store that can be read.
+
     Raises:
         SourceError: it is not a URL of a store that can be read, or has a password in it.
         MissingExtraError: the package for it is not installed.

@@ -1,4 +1,4 @@
-"""From runs of packs to every sample's slot: no joins, no Python per sample."""
+"""The slot of every sample, from runs of packs: no joins, no Python per sample."""
 
 from __future__ import annotations
 

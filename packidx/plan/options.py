@@ -194,7 +194,7 @@ class PlanOptions:
         minimum=1,
         shown_default="512, fewer for small plans",
     )
-    """None: 512 or, of fewer than 4096 packs, an eighth of them."""
+    """The default, None: 512 or, of fewer than 4096 packs, an eighth of them."""
     micro_steps: int | None = option(
         None,
         "Micro-steps of a global batch; the packs of one cost about the same.",

@@ -63,7 +63,7 @@ class ImagesSummary:
     num_originals: int
     """Images among them that are copied, since the processor would resize the resized one again."""
     num_references: int
-    """To images, in the records."""
+    """References to images, in the records."""
     num_unchanged: int
     """Records that are written as they were since they, or an image of theirs, cannot be used."""
     num_left_out: int

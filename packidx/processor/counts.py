@@ -42,7 +42,7 @@ class MediaColumns:
     """``[m]`` number in `METHODS`."""
     expansions: list[Expansion | None]
     errors: dict[int, BadRecord] = field(default_factory=dict)
-    """By the medium's number."""
+    """Errors by the medium's number."""
 
     @classmethod
     def stated(cls, conversations: Sequence[Conversation]) -> MediaColumns:

@@ -64,11 +64,12 @@ class Stated:
 
     folder: Path
     files: dict[str, dict[str, Any]]
-    """By name; empty where there is none."""
+    """Files by name; empty if there is none."""
 
     @classmethod
     def read(cls, folder: Path) -> Stated:
-        """
+        """Read the settings in a folder.
+
         Raises:
             SourceError: a file is not a JSON object.
         """
@@ -127,7 +128,8 @@ _MOST = 1 << 53
 
 
 def _refuse_odd(path: Path, key: str, value: Any) -> None:
-    """
+    """Refuse values that no setting can have.
+
     Raises:
         SourceError: a value is a number that no setting has, or text that is not Unicode.
     """

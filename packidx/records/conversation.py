@@ -97,7 +97,7 @@ class Conversation:
     input_ids: Sequence[int] | None = None
     """The sample's token ids, where the record holds them: then no template is rendered."""
     labels: Sequence[int] | None = None
-    """With `input_ids`: -100 where nothing is trained; None means the ids themselves."""
+    """Labels beside `input_ids`: -100 is not trained on; None means the ids themselves."""
     is_document: bool = False
     """True for a document: the text and media of one turn, without a chat template, behind
     which the tokenizer's end-of-text token stands."""

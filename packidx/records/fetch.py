@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Snapshot(Protocol):
-    """Where the records of a `packidx.index.Index` lie."""
+    """The place of the records of a `packidx.index.Index`."""
 
     path: str
     id: str
@@ -31,7 +31,7 @@ class Snapshot(Protocol):
 
     @property
     def snapshot(self) -> IndexManifest | LengthsManifest:
-        """Its manifest, or that of lengths: sources and shards."""
+        """The manifest, or that of lengths: sources and shards."""
         ...
 
     def resolve(self, uri: str) -> str:

@@ -108,16 +108,16 @@ class ReadRecord(NamedTuple):
 
     locator: Locator
     key: str | None
-    """Its name in its shard, or its own id."""
+    """The name in its shard, or its own id."""
     data: dict[str, Any] | None
     """The record as it stands in its file, or as the transform returned it; None if it cannot be
     decoded."""
     conversation: Conversation | None = None
-    """None if it is of no dialect, or something in it is wrong."""
+    """The conversation; None if the record is of no dialect, or something in it is wrong."""
     error: BadRecord | None = None
     """The reason why there is no conversation."""
     raw: RawRecord | None = None
-    """Its columns and media; None if it has none that could be read."""
+    """Columns and media; None if it has none that could be read."""
 
 
 class RecordReader:

@@ -42,15 +42,15 @@ class InputFile:
     """A file of records, as it was found; `scan_shards` makes a `Shard` of it."""
 
     uri: str
-    """As given."""
+    """Path or URL as given."""
     path: str
-    """Where it is on this machine, or its URL."""
+    """Path on this machine, or the URL."""
     source: str
     """Name of the source it belongs to."""
     container: str = JSONL
     """The kind of file."""
     layout: Layout = DEFAULT
-    """How its source names things."""
+    """The layout of its source."""
 
 
 _Scanned = tuple[Shard, tuple[tuple[str, bool], ...]]
@@ -130,7 +130,7 @@ def _scanned(file: InputFile) -> _Scanned:
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
-    """For each path its shortest suffix, in whole components, that no other path ends with."""
+    """Return each path's shortest suffix, in whole components, that no other path ends with."""
     wholes = [urls.absolute(path).split(os.sep) for path in paths]
     suffixes = [["/".join(whole[at:]) for at in reversed(range(len(whole)))] for whole in wholes]
     count = collections.Counter(itertools.chain.from_iterable(suffixes))

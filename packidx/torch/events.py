@@ -147,7 +147,7 @@ class Events:
                     self._records.append(event)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """With the file for a worker that is being spawned; any other copy has its own events."""
+        """Keep the file for a worker that is spawned; any other copy has events of its own."""
         return Events, (None if get_spawning_popen() is None else self._path,)
 
 

@@ -159,7 +159,7 @@ def _window(count: int, length: int, key: int) -> Int64s:
 
 
 def _choose(sizes: Int64s, rooms: Int64s, candidates: Int64s, weights: Float64s) -> Int64s:
-    """For each item its best candidate pack, −1 where none fits."""
+    """Return for each item its best candidate pack, −1 where none fits."""
     score = np.zeros(candidates.shape)
     fits = np.ones(candidates.shape, bool)
     for room, size, weight in zip(rooms, sizes.T, weights, strict=True):

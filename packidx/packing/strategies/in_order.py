@@ -56,7 +56,7 @@ def window_fit(sizes: Int64s, limits: Int64s, window: int) -> Int64s:
 
 
 def worst_fit(sizes: Int64s, limits: Int64s) -> Int64s:
-    """By tokens decreasing, each item where most tokens are free (NeMo's "greedy knapsack")."""
+    """Pack longest first, each item where most tokens are free (NeMo's "greedy knapsack")."""
     order = np.argsort(-sizes[:, 0], kind="stable")
     pack = np.empty(len(sizes), np.int64)
     pack[order] = _by_scan(sizes[order], limits, "most")

@@ -1,4 +1,4 @@
-"""From patterns of classes to packs: the rest of `lp`, when its linear program is solved.
+"""Packs from patterns of classes: the rest of `lp`, when its linear program is solved.
 
 A pattern names the classes of a pack's samples, each by the mean of its lengths. So packs of one
 pattern are full on average, and which samples share one decides whether all of them fit. They are

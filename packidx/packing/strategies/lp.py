@@ -118,8 +118,8 @@ def by_knots(histogram: Histogram, capacity: int, num_knots: int) -> Relaxation 
 def by_classes(
     histogram: Histogram, capacity: int, num_classes: int, by_mean: bool = True
 ) -> tuple[Relaxation, Int64s] | None:
-    """At most `num_classes` classes of lengths, each as long as its mean or its longest sample; and
-    how many longer samples there are than those of each class, and than sand, int64 [n + 1].
+    """Return at most `num_classes` classes of lengths, each as long as its mean or its longest
+    sample; and how many samples are longer than each class, and than sand, int64 [n + 1].
 
     All lengths are classes, and none is sand, if they are few and not too short. None is returned
     where all is sand.
@@ -473,7 +473,7 @@ class _Generation:
 
 
 def _begun(relaxation: Relaxation) -> _Generation:
-    """Its master has a pattern of equals for each row, and columns without slots.
+    """Return a master with a pattern of equals for each row, and columns without slots.
 
     These are an empty pack (for sand) and, at no cost, a slot given to the next shorter row: that
     makes prices rise with the length, which speeds convergence up (Ben Amor, Desrosiers and Valério

@@ -1,4 +1,4 @@
-"""How often each source's samples are seen in an epoch: weights in, a number of copies each out.
+"""Copies of each source's samples in an epoch: weights in, a number of copies each out.
 
 A weight w is the mean number of copies of a sample of the source. Each gets ⌊w⌋, and one more if
 the hash of (seed, source, place in the source) lies below the fraction of w: exact integer

@@ -37,7 +37,7 @@ class TurnWords:
     """The words that a template writes around messages."""
 
     header: str
-    """How a prompt ends, before what the model says; empty if unknown."""
+    """The end of a prompt, before the words of the model; empty if unknown."""
     opened: str
     """The tag of reasoning that a prompt ends with; answers may leave it out."""
     stop: str

@@ -1,4 +1,4 @@
-"""How many tokens images and videos become, family by family; `base` says what a family is."""
+"""Numbers of tokens of images and videos, family by family; `base` says what a family is."""
 
 from __future__ import annotations
 

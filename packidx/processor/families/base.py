@@ -45,7 +45,7 @@ class Expansion:
     text: str
     """``"<img><IMG_CONTEXT></img>"``; for Qwen3-VL's video one part per frame."""
     runs: tuple[int, ...]
-    """How often each feature token in `text` is repeated, in order; at least 1 each."""
+    """Repetitions of each feature token in `text`, in order; at least 1 each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class MediaCounts:
 
 
 class MediaModel(ABC):
-    """How a processor treats media: the arithmetic of a family, or what blank media add."""
+    """A processor's treatment of media: the arithmetic of a family, or tokens of blank media."""
 
     placeholders: Mapping[str, str]
     """Kind of medium (``'image'``, ``'video'``, ``'audio'``) → what the chat template writes."""
@@ -246,7 +246,7 @@ class FamilyMedia(MediaModel):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """How to recognise a family and to complete its settings."""
+    """A family: rules to recognise it and to complete its settings."""
 
     name: str
     """``qwen2_5_vl``: transformers' name of the model."""
@@ -411,7 +411,8 @@ def smart_resize(
 
 
 def must_resize(settings: Settings, kind: str = "image") -> None:
-    """
+    """Refuse settings that do not resize.
+
     Raises:
         SourceError: resizing is switched off.
     """
@@ -431,7 +432,7 @@ class PixelLimits:
 
     @classmethod
     def of(cls, settings: Settings, kind: str) -> PixelLimits:
-        """Return those of complete settings.
+        """Return the limits of complete settings.
 
         Raises:
             SourceError: resizing is switched off, or the limits are missing.

@@ -120,7 +120,7 @@ def _opened(counts: MediaCounts, samples: Int64s) -> MediaCounts:
 
 
 def _sample(most: int, wanted_fps: float, total: int, fps: float | None) -> Frames:
-    """As `SmolVLMVideoProcessor.sample_frames` of transformers 5.23.
+    """Sample frames as `SmolVLMVideoProcessor.sample_frames` of transformers 5.23.
 
     Args:
         most: frames that are taken.

@@ -54,7 +54,8 @@ def _cap(settings: Settings, limits: PixelLimits) -> int | None:
 
 
 def _checked(video: MediaInfo, frames: Frames, fewest: int) -> None:
-    """
+    """Check the size of a video.
+
     Raises:
         BadRecord: a video is too large to be counted, or has too few frames.
     """

@@ -1,1 +1,1 @@
-"""From a rendered text to tokens: media expanded, text tokenized."""
+"""Tokens of a rendered text: media expanded, text tokenized."""

@@ -1,4 +1,4 @@
-"""From a rendered conversation to its token sequence: what media become, and what is trained on.
+"""The token sequence of a rendered conversation: its media's tokens, and the trained ones.
 
 Each placeholder becomes what the processor puts there, and every run of feature tokens is written
 once. The counts of a plan and the tensors of a sample are both made of where these come to stand.

@@ -56,7 +56,7 @@ class Record(NamedTuple):
     """The record, or why it cannot be read."""
     locator: Locator
     key: str | None = None
-    """Its name in the shard, where the container has names beside the records."""
+    """The name in the shard, if the container has names beside the records."""
     members: Mapping[str, bytes | Extent] | None = None
     """Files beside it, by their whole names; None in other containers."""
 

@@ -69,7 +69,7 @@ class Sample:
     start: int
     end: int
     files: dict[str, Extent] = field(default_factory=dict)
-    """By extension; a link or a device is an empty one."""
+    """Members by extension; a link or a device is an empty one."""
     data: dict[str, bytes] = field(default_factory=dict)
     """Content of those that were read."""
 

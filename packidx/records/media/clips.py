@@ -292,7 +292,7 @@ class Audio:
 
     @functools.cached_property
     def info(self) -> MediaInfo:
-        """How many samples it has, and its rate.
+        """Number of samples, and their rate.
 
         Raises:
             BadRecord, MissingExtraError: as `audio_info`.
@@ -384,7 +384,7 @@ def _decode(source: Source, label: str) -> Iterator[tuple[Samples, int]]:
 
 
 def _resampled(samples: Samples, rate: int, wanted: int) -> Samples:
-    """By FFmpeg's resampler, which transformers' first back end, torchcodec, has as well."""
+    """Resample by FFmpeg, as torchcodec does, the first back end of transformers."""
     if rate == wanted:
         return samples
     import av

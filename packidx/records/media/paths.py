@@ -1,4 +1,4 @@
-"""Where a media reference leads on this machine, and whether it may."""
+"""Paths of media references on this machine, and the folders that they may lead into."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LONGEST = 4096  # PATH_MAX of Linux; keys in S3 have 1,024 bytes
 
 @dataclass(frozen=True, slots=True)
 class MediaRoot:
-    """Where the media of a shard's records may lie: nothing else is read, links resolved."""
+    """The folder in which media of a shard's records may lie; links are resolved first."""
 
     folder: str
     """The folder, or the URL, that relative references start from."""

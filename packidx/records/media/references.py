@@ -320,7 +320,7 @@ def integer(value: Any, low: int, high: int, name: str, reason: str) -> int | No
 
 
 def refuse_rounded(value: Any, name: str) -> None:
-    """Nothing, for a value whose numbers are those of its file.
+    """Refuse a value with numbers that are not those of its file.
 
     Raises:
         BadRecord: ``bad_json``, it holds a number of over 64 bits, which is read as a float.

@@ -1,1 +1,1 @@
-"""From arguments to shards."""
+"""Shards of arguments."""

@@ -1,4 +1,4 @@
-"""From arguments to shards: files, globs, folders, saved data sets and mixes.
+"""Shards of arguments: files, globs, folders, saved data sets and mixes.
 
 A mix is NeMo Automodel's and LLaMA-Factory's meta file, in JSON or YAML: an object of
 ``name: {file_name, columns, tags, media_dir, sample_ratio …}``.
