@@ -37,7 +37,7 @@ TRAINERS = {  # what people call it: what pip is given
 # Requirements that are left out, each for its reason; none of them is one of ours.
 EXCLUDED = {
     "flash-attn-3": "is an empty release on the package index",
-    "flash-mla": "is source, of which nobody knows without torch and CUDA what it requires",
+    "flash-mla": "is source: without torch and CUDA its requirements are unknown",
 }
 
 SHOWN = ("transformers", "torch", "pyarrow", "numpy", "pillow", "huggingface-hub", "tokenizers")

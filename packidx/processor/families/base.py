@@ -262,7 +262,7 @@ class Family:
     """The processor's own settings that change tokens, with their class defaults; None if a
     checkpoint must say it."""
     older_names: tuple[str, ...] = ()
-    """Those of ``images`` and ``videos`` that take ``min_pixels`` and ``max_pixels``, too."""
+    """``images``, ``videos`` or both: they take ``min_pixels`` and ``max_pixels``, too."""
 
     def read(
         self, image: Settings, video: Settings | None, own: Settings
