@@ -81,6 +81,7 @@ LINES = [
     Case("lone surrogate", line(dumped(chat(), "What", b"\\ud800")), "bad_json", "no low surrogate"),
     Case("surrogate pair", line(dumped(chat(), "What", b"\\ud83d\\ude00")), COUNTED),
     Case("nested 10,000 deep", line(nested(10_000)), "bad_json", "depth limit"),
+    Case("nested 10,000 deep beside NaN", line(b'{"a": NaN, "b": ' + b"[" * 10_000 + b"]" * 10_000 + b"}"), "bad_json", "maximum recursion depth"),
     Case("nested 500 deep", line(nested(500)), COUNTED),
     Case("a number of 400 digits", line(dumped(chat(extra=10**400))), "bad_json", "number is infinity"),
     Case("a list", says([chat()]), "bad_record", "a list"),

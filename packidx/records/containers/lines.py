@@ -112,7 +112,7 @@ def decode(line: bytes) -> dict[str, Any] | BadRecord:
             if _NO_NUMBER.search(line) is None:
                 raise
             return as_record(orjson.loads(orjson.dumps(json.loads(line))))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         try:
             line.decode()
         except UnicodeDecodeError as wrong:
