@@ -33,8 +33,8 @@ from bench_tools import (
     write_lengths,
 )
 from packidx.digests import file_digest
-from packidx.format.lengths import LengthsManifest, fingerprint
-from packidx.format.manifest import decoded, sealed
+from packidx.format.lengths import LengthsManifest, fingerprint_table
+from packidx.format.manifest import decode_json, seal_manifest
 from packidx.index import open_index
 from packidx.io.files import write_json
 from packidx.plan import plan_packs
@@ -267,6 +267,6 @@ def write_shards(folder: Path, count: int, drift: float) -> None:
         "shards": shards,
         "files": [part | {"sha256": file_digest(path)}],
     }
-    manifest["fingerprint"] = fingerprint(manifest)
-    signed = sealed(decoded(LengthsManifest, manifest))
+    manifest["fingerprint"] = fingerprint_table(manifest)
+    signed = seal_manifest(decode_json(LengthsManifest, manifest))
     write_json(folder / "manifest.json", signed.to_json())

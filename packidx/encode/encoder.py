@@ -105,7 +105,7 @@ class ProcessorEncoder:
         self._counter = ConversationCounter(self.files)
         if isinstance(self.files.vision, FamilyMedia):
             with contextlib.suppress(PackidxError):  # forked workers share what is imported here
-                self._part("image")
+                self._load_part("image")
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what another process loads again: a pickle that names transformers' classes would
@@ -146,10 +146,10 @@ class ProcessorEncoder:
         Raises:
             BadRecord: `record` cannot become a sample.
         """
-        conversation, infos = self._read(record)
-        media = self._counted(conversation, infos)
+        conversation, infos = self._read_record(record)
+        media = self._count_media(conversation, infos)
         if self._is_built(conversation):
-            return len(self._whole(conversation, media)["input_ids"])
+            return len(self._build_whole(conversation, media)["input_ids"])
         counts = self._counter.count([conversation], [infos])
         for error in counts.errors.values():
             raise error
@@ -190,30 +190,32 @@ class ProcessorEncoder:
                 counted.
         """
         library, files, vision = import_torch(), self.files, self.files.vision
-        conversation, infos = self._read(record)
+        conversation, infos = self._read_record(record)
         if conversation.input_ids is not None:  # its own ids, and no media
             ids = np.array(conversation.input_ids, np.int64)
             labels = np.array(ids if conversation.labels is None else conversation.labels, np.int64)
             labels[:1] = IGNORED
-            return _tensors(input_ids=ids, labels=labels, position_ids=np.arange(len(ids)))
-        media = self._counted(conversation, infos)
+            return _to_tensors(input_ids=ids, labels=labels, position_ids=np.arange(len(ids)))
+        media = self._count_media(conversation, infos)
         if self._is_built(conversation):
-            return self._whole(conversation, media)
+            return self._build_whole(conversation, media)
         ids, trained, starts, order = self._counter.tokens_of(conversation, media)
         positions = np.arange(len(ids))
         if vision is not None and vision.merge_size is not None:
             grids = media.grid[list(order)].tolist()
             positions = mrope_positions(len(ids), starts, grids, vision.merge_size)
         labels = np.where(trained, ids, IGNORED)
-        sample = _tensors(input_ids=ids, labels=labels, position_ids=positions)
+        sample = _to_tensors(input_ids=ids, labels=labels, position_ids=positions)
         if not isinstance(vision, FamilyMedia) or not conversation.media:
             return sample
 
-        def patches(images: Sequence[Any], grids: np.ndarray) -> dict[str, torch.Tensor] | None:
+        def make_patches(
+            images: Sequence[Any], grids: np.ndarray
+        ) -> dict[str, torch.Tensor] | None:
             make = allocate or (lambda shape, dtype: library.empty(shape, dtype=dtype))
             return None if self._patches is None else self._patches(images, grids, make)
 
-        made = media_tensors(files, conversation, media, self._part, patches)
+        made = media_tensors(files, conversation, media, self._load_part, make_patches)
         for name, value in made.items():
             is_float = name.startswith("pixel_values") and value.is_floating_point()
             sample[name] = value.bfloat16() if is_float and self.pixels == "bfloat16" else value
@@ -221,7 +223,7 @@ class ProcessorEncoder:
             sample["position_ids"] = video_positions(sample, files, vision, self.tokens_per_second)
         return sample
 
-    def _read(
+    def _read_record(
         self, record: Mapping[str, Any] | Conversation
     ) -> tuple[Conversation, list[MediaInfo]]:
         """Return a record's conversation, its media as their options ask for, and their sizes."""
@@ -230,7 +232,7 @@ class ProcessorEncoder:
         conversation = as_requested(conversation, self.files)
         return conversation, [info_of(medium) for medium in conversation.media]
 
-    def _counted(self, conversation: Conversation, infos: Sequence[MediaInfo]) -> MediaColumns:
+    def _count_media(self, conversation: Conversation, infos: Sequence[MediaInfo]) -> MediaColumns:
         media = self._counter.count_media([conversation], [infos])
         for number in sorted(media.errors):
             raise media.errors[number]
@@ -249,7 +251,9 @@ class ProcessorEncoder:
             return True
         return bool(self._built_kinds) and record_kind(conversation) in self._built_kinds
 
-    def _whole(self, conversation: Conversation, media: MediaColumns) -> dict[str, torch.Tensor]:
+    def _build_whole(
+        self, conversation: Conversation, media: MediaColumns
+    ) -> dict[str, torch.Tensor]:
         files = self.files
         if self._real is None:
             self._real = load_real(
@@ -264,7 +268,7 @@ class ProcessorEncoder:
             raise MismatchError(
                 f"processor {self.name} does not build a sample: {error}"
             ) from error
-        sample = _tensors(input_ids=built["input_ids"], labels=built["labels"]) | made
+        sample = _to_tensors(input_ids=built["input_ids"], labels=built["labels"]) | made
         return {**sample, "position_ids": self._positions_of_whole(built["input_ids"], sample)}
 
     def _positions_of_whole(self, ids: Int64s, sample: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -294,7 +298,7 @@ class ProcessorEncoder:
             BadRecord: it cannot be decoded or counted, or the processor does not take it.
             OptionError: the processor makes other pixels of the resized image.
         """
-        processor = SimpleNamespace(image_processor=self._part("image"))
+        processor = SimpleNamespace(image_processor=self._load_part("image"))
         decoded = decoded_image(Media("image", image), processor)
         try:
             return self.own_patches().resized(decoded)
@@ -320,9 +324,9 @@ class ProcessorEncoder:
         vision = self.files.vision
         if not isinstance(vision, FamilyMedia):
             return None
-        return patches_of(self._part("image"), vision, self.pixels)
+        return patches_of(self._load_part("image"), vision, self.pixels)
 
-    def _part(self, kind: str) -> Any:
+    def _load_part(self, kind: str) -> Any:
         """The image or video processor, loaded when it is first needed; it alone: the whole
         `AutoProcessor` cannot do without torchvision."""
         if self._parts.get(kind) is None:
@@ -341,6 +345,6 @@ class ProcessorEncoder:
         return made.table if self.pixels == "uint8" and made is not None else None
 
 
-def _tensors(**arrays: Int64s) -> dict[str, torch.Tensor]:
+def _to_tensors(**arrays: Int64s) -> dict[str, torch.Tensor]:
     library = import_torch()
     return {name: library.from_numpy(array) for name, array in arrays.items()}

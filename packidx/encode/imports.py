@@ -112,7 +112,7 @@ def load_real(
         try:
             made = loader.from_pretrained(folder, **options)
             for part, own in (settings or {}).items():
-                made = _with(made, MEMBERS.get(part), own)
+                made = _with_settings(made, MEMBERS.get(part), own)
         except MemoryError:
             raise
         except Exception as error:  # foreign code: it raises whatever the folder makes it raise
@@ -130,13 +130,13 @@ def load_real(
     return made
 
 
-def _with(made: Any, member: str | None, settings: Mapping[str, Any]) -> Any:
+def _with_settings(made: Any, member: str | None, settings: Mapping[str, Any]) -> Any:
     """Return a processor, or one of its parts, with settings in place of its own."""
     if member is None:
         for name, value in settings.items():
             setattr(made, name, value)
     elif hasattr(made, member):
-        setattr(made, member, _with(getattr(made, member), "", settings))
+        setattr(made, member, _with_settings(getattr(made, member), "", settings))
     else:  # it is the part itself
         made = type(made).from_dict({**made.to_dict(), **settings})
     return made

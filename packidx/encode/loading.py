@@ -16,7 +16,7 @@ from packidx.digests import digest
 from packidx.encode.imports import load_real
 from packidx.encode.prober import MEDIA_PARTS, ProbedMedia, plain_tokens
 from packidx.encode.settings import change_settings, check_stated
-from packidx.encode.whole import bare_tokenizer, ids_of, quiet
+from packidx.encode.whole import bare_tokenizer, ids_of, quiet_transformers
 from packidx.errors import MissingExtraError, OptionError, PackidxError, SourceError
 from packidx.processor.assemble import TOOL_USE, ProcessorFiles
 from packidx.processor.chat_template.chat_template import ChatTemplate
@@ -27,11 +27,11 @@ from packidx.processor.folder import (
     OWN,
     Given,
     Stated,
-    fetch,
-    named_templates,
-    own_code,
+    fetch_processor_files,
+    find_own_code,
     read_json,
     read_templates,
+    to_named_templates,
 )
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 
@@ -61,7 +61,7 @@ def load_processor(
     name = os.fspath(path_or_name)
     folder = Path(name)
     if not folder.is_dir():
-        folder = fetch(name, trust_remote_code)
+        folder = fetch_processor_files(name, trust_remote_code)
     stated, keywords = Stated.read(folder), dict[str, dict[str, Any]]()
     named = stated.processor_class(read_json(folder / "tokenizer_config.json"))
     family = find_family(named, stated.of("images"))
@@ -73,7 +73,7 @@ def load_processor(
     # The first of these, for a processor that takes videos or sound alone.
     image = stated.of("images") or stated.of("videos") or stated.of("audio")
     image = image or own.get("audio_processor") or {}
-    code = own_code(folder, stated)
+    code = find_own_code(folder, stated)
     trusts_code = trust_remote_code and code is not None
     templates = read_templates(folder, own)
     if not any(any(folder.glob(name)) for name in _VOCABULARIES):
@@ -82,18 +82,18 @@ def load_processor(
         raise SourceError(f"there is no chat_template.jinja in {folder}: {_ADD}")
     if not image or trusts_code:  # code counts in any way
         family = None
-    made, is_plain, problem = _load(folder, family, bool(image), trusts_code)
+    made, is_plain, problem = _load_real(folder, family, bool(image), trusts_code)
 
-    def probe(template: ChatTemplate) -> MediaModel:
+    def probe_media(template: ChatTemplate) -> MediaModel:
         if problem is not None:
             raise problem
         return ProbedMedia(template, str(folder), trusts_code, keywords)
 
     doubt = f"{code} names code of its own (auto_map): run it with --trust-remote-code"
-    return _assemble(
+    return _assemble_files(
         made,
         family,
-        probe,
+        probe_media,
         templates=templates,
         image=image or None,
         video=stated.of("videos") or None,
@@ -118,8 +118,8 @@ def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorF
         OptionError: `processor` has no fast tokenizer or no chat template.
     """
     tokenizer = getattr(processor, "tokenizer", processor)
-    templates = named_templates(getattr(processor, "chat_template", None))
-    templates = templates or named_templates(getattr(tokenizer, "chat_template", None))
+    templates = to_named_templates(getattr(processor, "chat_template", None))
+    templates = templates or to_named_templates(getattr(tokenizer, "chat_template", None))
     if DEFAULT_TEMPLATE not in templates:
         bare_tokenizer(processor)  # raises where there is none
         raise OptionError(
@@ -137,7 +137,7 @@ def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorF
     if video is None and getattr(processor, "image_processor", None) and os.path.isdir(name):
         video = Stated.read(Path(name)).of("videos") or None
     is_known = not (settings is None or trusts_code)
-    return _assemble(
+    return _assemble_files(
         processor,
         find_family(type(processor).__name__, settings or {}) if is_known else None,
         lambda template: ProbedMedia(template, processor),
@@ -152,13 +152,13 @@ def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorF
     )
 
 
-def _load(
+def _load_real(
     folder: Path, family: Family | None, takes_media: bool, trusts_code: bool
 ) -> tuple[Any, bool, PackidxError | None]:
     """Return the processor that training has, or its tokenizer alone; True if that makes the same
     of texts; and the reason if the processor cannot be loaded."""
     problem = None
-    with quiet():
+    with quiet_transformers():
         if family is not None and family.processor_class != _LOADS_OTHERS:
             with contextlib.suppress(SourceError):
                 made = load_real(str(folder), "AutoTokenizer", trusts_code)
@@ -197,7 +197,7 @@ def _is_plain(tokenizer: Any) -> bool:
     return bool(with_own == alone and not is_split and arguments.isdisjoint(tokenizer.init_kwargs))
 
 
-def _assemble(
+def _assemble_files(
     made: Any,
     family: Family | None,
     probe: Callable[[ChatTemplate], MediaModel],
@@ -230,7 +230,7 @@ def _assemble(
     bare = made.backend_tokenizer if is_plain else bare_tokenizer(made)
     added = sorted(bare.get_added_tokens_decoder().items())
 
-    def chat(vision: MediaModel | None, called: str = DEFAULT_TEMPLATE) -> ChatTemplate:
+    def make_template(vision: MediaModel | None, called: str = DEFAULT_TEMPLATE) -> ChatTemplate:
         return ChatTemplate(
             templates[called],
             special,
@@ -242,15 +242,15 @@ def _assemble(
 
     files = ProcessorFiles(
         tokenizer=bare,
-        template=chat(None),
+        template=make_template(None),
         policy=policy,
-        limit=_limit(made),
+        limit=_find_limit(made),
         splits_special=bool(getattr(tokenizer, "split_special_tokens", False)),
         is_plain=is_plain,
         **facts,
     )
     if image is None:
-        files.tool_template = chat(None, TOOL_USE) if TOOL_USE in templates else None
+        files.tool_template = make_template(None, TOOL_USE) if TOOL_USE in templates else None
         return files
     files.image_settings = complete_settings(image)
     refusal = None
@@ -269,7 +269,7 @@ def _assemble(
         raise SourceError(f"processor {files.name}: {refusal}") from refusal
     if files.vision is not None:
         files.own_settings |= files.vision.settings or {}
-        files.template = chat(files.vision)
+        files.template = make_template(files.vision)
         plain = plain_tokens(bare)
         for token in files.vision.feature_tokens.values():
             # It may be repeated after the text is tokenized only if it is always one token.
@@ -287,7 +287,7 @@ def _code_of(folder: Path) -> str:
     return digest(*(part for path in paths for part in (path.name.encode(), path.read_bytes())))
 
 
-def _limit(processor: Any) -> int | None:
+def _find_limit(processor: Any) -> int | None:
     """Tokens that a processor cuts samples at, whatever is not asked of it: found by trying, as its
     tokenizer's configuration, its class and its release all have a say."""
     tokenizer = getattr(processor, "tokenizer", None)  # one alone cuts nothing by itself
@@ -300,7 +300,10 @@ def _limit(processor: Any) -> int | None:
     tokenizer.model_max_length = _FEW
     try:
         for given in (text, [text]):
-            with contextlib.suppress(Exception), quiet():  # a foreign class: it may take no text
+            with (
+                contextlib.suppress(Exception),
+                quiet_transformers(),
+            ):  # a foreign class: it may take no text
                 left = len(ids_of(processor(text=given)))
                 break
     finally:

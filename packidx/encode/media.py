@@ -25,7 +25,7 @@ from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counts import MediaColumns
 from packidx.processor.families.base import FamilyMedia
 from packidx.processor.kinds import KINDS
-from packidx.processor.requests import requested
+from packidx.processor.requests import apply_requests
 from packidx.records.conversation import Conversation, Media, MediaInfo, map_media
 from packidx.records.media.clips import Audio, Samples, Video
 from packidx.records.media.images import open_image
@@ -84,11 +84,11 @@ def as_requested(conversation: Conversation, files: ProcessorFiles) -> Conversat
         BadRecord: ``unsupported_media_option``, or a medium cannot be opened.
     """
 
-    def changed(medium: Media) -> Media:
+    def apply_to_medium(medium: Media) -> Media:
         if not medium.requests:
             return medium
         info = info_of(medium)
-        asked = requested(medium, info, files)
+        asked = apply_requests(medium, info, files)
         if asked is None or asked == info:
             return medium
         if medium.kind != "image":
@@ -99,7 +99,7 @@ def as_requested(conversation: Conversation, files: ProcessorFiles) -> Conversat
             image = image.convert("RGB").resize(size, Image.Resampling.BICUBIC)
         return Media("image", image)
 
-    return map_media(conversation, changed)
+    return map_media(conversation, apply_to_medium)
 
 
 @contextlib.contextmanager
@@ -115,7 +115,7 @@ Opened = tuple[Conversation, dict[str, Any]]
 """A conversation whose ``Media.ref`` are what a processor takes, and the options of its call."""
 
 
-def opened(
+def open_media(
     conversation: Conversation,
     take: Callable[[MediaInfo], np.ndarray],
     processor: Any,
@@ -146,7 +146,7 @@ def opened(
                 frames = np.asarray(info.frame_indices)
             elif not (info.extracted or samples):
                 frames = take(info)
-            refs.append(_frames(medium, info, frames))
+            refs.append(_read_frames(medium, info, frames))
             metadata.append(metadata_of(info, frames))
         elif medium.kind == "audio":
             sound = medium.ref if isinstance(medium.ref, Audio) else Audio(medium.ref)
@@ -176,7 +176,7 @@ def decoded_image(medium: Media, processor: Any) -> Any:
     return image.convert("RGB")
 
 
-def _frames(medium: Media, info: MediaInfo, numbers: np.ndarray) -> Any:
+def _read_frames(medium: Media, info: MediaInfo, numbers: np.ndarray) -> Any:
     """Some frames as uint8 ``[n, 3, height, width]``, channels first, as processors make them: no
     size is mistaken for the number of channels.
 
@@ -228,10 +228,10 @@ def blank_medium(kind: str, info: MediaInfo, *, noise: bool = False) -> Media:
     if kind == "video":
         return Media(kind, BlankVideo(info, noise=noise))
     shape = info.height, info.width, 3
-    return Media(kind, Image.fromarray(_noise(shape) if noise else np.zeros(shape, np.uint8)))
+    return Media(kind, Image.fromarray(_make_noise(shape) if noise else np.zeros(shape, np.uint8)))
 
 
-def _noise(shape: tuple[int, ...]) -> NDArray[np.uint8]:
+def _make_noise(shape: tuple[int, ...]) -> NDArray[np.uint8]:
     return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
 
 
@@ -246,7 +246,7 @@ class BlankVideo(Video):
         """Return so many frames, uint8 ``[num, 3, height, width]``."""
         torch, sides = import_torch(), (3, self.info.height, self.info.width)
         if self._noise:
-            return torch.from_numpy(_noise((num, *sides)))
+            return torch.from_numpy(_make_noise((num, *sides)))
         return torch.zeros((1, *sides), dtype=torch.uint8).expand(num, -1, -1, -1)
 
 
@@ -260,7 +260,7 @@ class BlankSound(Audio):
     def waveform(self, sampling_rate: int) -> Samples:
         """See the base."""
         num = self.info.num_samples
-        wave = _noise((num,)) / np.float32(1280) if self._noise else np.zeros(num, np.float32)
+        wave = _make_noise((num,)) / np.float32(1280) if self._noise else np.zeros(num, np.float32)
         return np.asarray(wave, np.float32)
 
 
@@ -301,13 +301,15 @@ def media_tensors(
     kinds = [kind for kind in KINDS if any(kind == medium.kind for medium in conversation.media)]
     parts = {kind: load(kind) for kind in kinds}
     whole = SimpleNamespace(image_processor=parts.get("image"))
-    given, options = opened(conversation, vision.sample_frames, whole)
+    given, options = open_media(conversation, vision.sample_frames, whole)
     metadata = iter(options.get("video_metadata", ()))
     each = [(medium, next(metadata) if medium.kind == "video" else None) for medium in given.media]
     tensors: dict[str, torch.Tensor] = {}
     try:
         if vision.pixels_in_order:
-            made = [_features(vision, parts[one[0].kind], [one])["pixel_values"] for one in each]
+            made = [
+                _process_media(vision, parts[one[0].kind], [one])["pixel_values"] for one in each
+            ]
             tensors["pixel_values"] = import_torch().cat(made)
             tiles, counted = len(tensors["pixel_values"]), int(media.grid[:, 0].sum())
             if tiles != counted:
@@ -318,7 +320,7 @@ def media_tensors(
             grids = media.grid[media.kind == KINDS.index(kind)]
             if kind == "image":
                 features = patches([medium.ref for medium, _ in own], grids)
-            features = _features(vision, parts[kind], own) if features is None else features
+            features = _process_media(vision, parts[kind], own) if features is None else features
             tensors |= {name: features[name] for name in vision.model_inputs if name in features}
             # A release that does not know a setting of the processor leaves it out without a word.
             real = tensors.get(f"{kind}_grid_thw")
@@ -333,7 +335,7 @@ def media_tensors(
     return tensors
 
 
-def _features(
+def _process_media(
     vision: FamilyMedia, part: Any, media: Sequence[tuple[Media, Any]]
 ) -> Mapping[str, Any]:
     """Return what the image or video processor makes of media of its kind in one sample.

@@ -22,7 +22,7 @@ from PIL import Image
 
 from packidx.encode.imports import import_torch
 from packidx.encode.media import NotBuilt
-from packidx.encode.whole import quiet
+from packidx.encode.whole import quiet_transformers
 from packidx.errors import OptionError
 from packidx.processor.families.base import FamilyMedia
 from packidx.records.conversation import MediaInfo
@@ -64,7 +64,7 @@ def patches_of(part: Any, vision: FamilyMedia, form: str) -> ImagePatches | None
     for by_torch in (True, False):
         reason = "its results are others"
         try:
-            with quiet():
+            with quiet_transformers():
                 patches = ImagePatches(part, vision, form, by_torch)
                 if patches.learn():
                     return patches
@@ -103,7 +103,7 @@ class ImagePatches:
         """Fill the table; return whether images are made as by the processor, to the last bit."""
         squares = _every_value()
         made, grid = self._by_processor(squares)
-        cut = self._cut(squares, grid)
+        cut = self._cut_patches(squares, grid)
         frames = made.shape[1] // cut[0].size
         values = made.numpy().reshape(len(cut), 3, frames, -1)
         table = np.full((256, 3), np.nan, np.float32)
@@ -113,8 +113,8 @@ class ImagePatches:
             return False
         self.table = np.repeat(table[None], frames, axis=0)
         self._terms = self._as_terms()
-        noises = [_noise(*sides) for sides in _SIDES]
-        return all(self._agrees(image) for image in (squares, *noises, noises[0].convert("L")))
+        noises = [_make_noise(*sides) for sides in _SIDES]
+        return all(self._is_equal(image) for image in (squares, *noises, noises[0].convert("L")))
 
     def __call__(
         self, images: Sequence[Image.Image], grids: NDArray[np.int64], allocate: Allocate
@@ -138,7 +138,7 @@ class ImagePatches:
         pixels = allocate((rows[-1], columns), self._dtype)
         for number, image in enumerate(images):
             own = pixels[rows[number] : rows[number + 1]]
-            self._write(image, grids[number].tolist(), own)
+            self._write_image(image, grids[number].tolist(), own)
         return {"pixel_values": pixels, "image_grid_thw": import_torch().from_numpy(grids)}
 
     def resized(self, image: Image.Image) -> Image.Image | None:
@@ -151,13 +151,13 @@ class ImagePatches:
             NotBuilt: the processor refuses it.
             OptionError: the processor makes other pixels of the resized image.
         """
-        grid = self._grids(image.height, image.width)[0].tolist()
+        grid = self._count_grid(image.height, image.width)[0].tolist()
         height, width = grid[1] * self._side, grid[2] * self._side
-        if self._grids(height, width)[0].tolist() != grid:
+        if self._count_grid(height, width)[0].tolist() != grid:
             return None
-        pixels = self._resized(_as_rgb(image), height, width)
+        pixels = self._resize_image(_as_rgb(image), height, width)
         made = Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
-        kind = ("resized", *_kind(image, grid, self._side, self._side * self._merge))
+        kind = ("resized", *_image_kind(image, grid, self._side, self._side * self._merge))
         if kind not in self._is_same:
             (before, own), (after, others) = self._by_processor(image), self._by_processor(made)
             self._is_same[kind] = own == others == grid and bool((before == after).all())
@@ -169,17 +169,17 @@ class ImagePatches:
             )
         return made
 
-    def _grids(self, height: int, width: int) -> NDArray[np.int64]:
+    def _count_grid(self, height: int, width: int) -> NDArray[np.int64]:
         """Return the grid of an image as it is counted, int64 ``[1, 3]``."""
         counted = self._vision.expand("image", [MediaInfo(height, width)])
         for error in counted.errors.values():
             raise error
         return counted.grids
 
-    def _write(self, image: Image.Image, grid: list[int], out: torch.Tensor) -> None:
-        kind = _kind(image, grid, self._side, self._side * self._merge)
+    def _write_image(self, image: Image.Image, grid: list[int], out: torch.Tensor) -> None:
+        kind = _image_kind(image, grid, self._side, self._side * self._merge)
         if kind not in self._is_same:
-            self._is_same[kind] = self._agrees(image)
+            self._is_same[kind] = self._is_equal(image)
         if not self._is_same[kind]:
             made, own = self._by_processor(image)
             if own != grid:
@@ -188,17 +188,17 @@ class ImagePatches:
                 raise NotBuilt(_NO_BYTES)
             out.copy_(made)
         elif self._is_bytes:
-            self._cut(image, grid, out.numpy())
+            self._cut_patches(image, grid, out.numpy())
         else:
-            self._fill(self._cut(image, grid), out)
+            self._fill_floats(self._cut_patches(image, grid), out)
 
-    def _agrees(self, image: Image.Image) -> bool:
+    def _is_equal(self, image: Image.Image) -> bool:
         """Return True if the processor makes an image as is done here."""
         made, grid = self._by_processor(image)
-        if grid != self._grids(image.height, image.width)[0].tolist():
+        if grid != self._count_grid(image.height, image.width)[0].tolist():
             return False
         own = import_torch().empty_like(made)
-        self._fill(self._cut(image, grid), own)
+        self._fill_floats(self._cut_patches(image, grid), own)
         return bool((own == made).all())
 
     def _by_processor(self, image: Image.Image) -> tuple[torch.Tensor, list[int]]:
@@ -216,7 +216,7 @@ class ImagePatches:
 
     # -- the way of an image ----------------------------------------------------------------------
 
-    def _resized(self, image: Image.Image, height: int, width: int) -> NDArray[np.uint8]:
+    def _resize_image(self, image: Image.Image, height: int, width: int) -> NDArray[np.uint8]:
         """Return an RGB image of another size, uint8 ``[3, height, width]``."""
         is_equal, library = image.size == (width, height), import_torch()
         if not self._by_torch and not is_equal:
@@ -228,7 +228,7 @@ class ImagePatches:
         channels: NDArray[np.uint8] = pixels.contiguous().numpy()
         return channels
 
-    def _cut(
+    def _cut_patches(
         self, image: Image.Image, grid: Sequence[int], out: NDArray[np.uint8] | None = None
     ) -> NDArray[np.uint8]:
         """Return the bytes of an image's patches, uint8 ``[patches, 3, side²]``, in squares of
@@ -239,7 +239,7 @@ class ImagePatches:
         """
         side, merge = self._side, self._merge
         _, rows, columns = grid
-        resized = self._resized(_as_rgb(image), rows * side, columns * side)
+        resized = self._resize_image(_as_rgb(image), rows * side, columns * side)
         cut = np.empty((rows * columns, 3 * side * side), np.uint8) if out is None else out
         # By the largest whole number that divides a patch's row: copying single bytes is slow.
         unit = next(size for size in (8, 4, 2, 1) if side % size == 0)
@@ -254,7 +254,7 @@ class ImagePatches:
                 into[band, ..., column] = ordered[band, ..., column]
         return cut.reshape(len(cut), 3, -1)
 
-    def _fill(self, cut: NDArray[np.uint8], out: torch.Tensor) -> None:
+    def _fill_floats(self, cut: NDArray[np.uint8], out: torch.Tensor) -> None:
         """Write what the processor makes of a patch's bytes into each of its frames."""
         library = import_torch()
         frames = len(self.table)
@@ -289,12 +289,12 @@ def _as_rgb(image: Image.Image) -> Image.Image:
         return image
     from transformers.image_transforms import convert_to_rgb
 
-    with quiet():
+    with quiet_transformers():
         converted: Image.Image = convert_to_rgb(image)
     return converted
 
 
-def _kind(image: Image.Image, grid: Sequence[int], side: int, square: int) -> tuple[Any, ...]:
+def _image_kind(image: Image.Image, grid: Sequence[int], side: int, square: int) -> tuple[Any, ...]:
     """The properties by which a processor may treat an image otherwise: its mode, whether it
     is enlarged, shrunk or about as large as it was, and whether a side is shorter than a token's
     square, which some releases refuse.
@@ -317,6 +317,6 @@ def _every_value() -> Image.Image:
     return Image.fromarray(squares.repeat(_BLOCK, axis=0).repeat(_BLOCK, axis=1))
 
 
-def _noise(height: int, width: int) -> Image.Image:
+def _make_noise(height: int, width: int) -> Image.Image:
     rng = np.random.default_rng(height)
     return Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8))

@@ -59,7 +59,7 @@ def model_positions(
             )
         return None
     classes = _rope_classes(type(config).__module__)
-    for each in _configs(config):
+    for each in _list_configs(config):
         for kind in classes:
             if kind.config_class is type(each):
                 return rope_index(kind, each, processor, sample)
@@ -85,7 +85,7 @@ def rope_index(
     name, model = model_class.__name__, object.__new__(_without_weights(model_class))
     model.config = config
     taken = inspect.signature(model.get_rope_index).parameters
-    given = _arguments(taken, config, processor, sample)
+    given = _make_arguments(taken, config, processor, sample)
     try:
         rows = model.get_rope_index(**given)[0]
     except Exception as error:  # foreign code: whatever it raises, there are no positions
@@ -168,10 +168,10 @@ def _checkpoint_config(folder: str) -> Any:
         ) from error
 
 
-def _configs(config: Any) -> list[Any]:
+def _list_configs(config: Any) -> list[Any]:
     """`config` and those inside it."""
     inside = [each for each in vars(config).values() if hasattr(each, "to_dict")]
-    return [config, *(deeper for each in inside for deeper in _configs(each))]
+    return [config, *(deeper for each in inside for deeper in _list_configs(each))]
 
 
 @lru_cache
@@ -185,7 +185,7 @@ _SECONDS = ("video_second_per_grid", "second_per_grid_ts")
 _MERGED = 4  # patches per side that at most become one token
 
 
-def _arguments(
+def _make_arguments(
     taken: Mapping[str, Any], config: Any, processor: Any, sample: Mapping[str, torch.Tensor]
 ) -> dict[str, Any]:
     """Return what `get_rope_index` takes of the sample, as the model's own forward hands it

@@ -107,7 +107,7 @@ class ProbedMedia(MediaModel):
             self.name = type(self.processor).__name__
             content = digest(self.processor.to_json_string().encode())
             self.settings = {"processor": content, "transformers": str(installed("transformers"))}
-            self._probe()
+            self._probe_kinds()
         except (PackidxError, MemoryError):
             raise
         except Exception as error:  # a foreign class raises anything
@@ -147,43 +147,48 @@ class ProbedMedia(MediaModel):
     def _rate(self) -> int:
         return sampling_rate_of(self.processor)
 
-    def _probe(self) -> None:
+    def _probe_kinds(self) -> None:
         """Find each kind's placeholder, and try whether lengths are sums."""
         talk = Conversation((Turn("user", (_TEXT,)), Turn("assistant", (_TEXT,))))
         with contextlib.suppress(NotBuilt, BadRecord):  # it may take no text alone
-            if ids_of(self._build(talk)) != self._own_ids(talk):  # it changes texts, or adds some
+            if ids_of(self._build_talk(talk)) != self._own_ids(
+                talk
+            ):  # it changes texts, or adds some
                 self.unpredictable.update(_EVERYTHING)
         for kind, every in _SHAPES.items():
-            shapes = [self._shape(kind, shape) for shape in every]
+            shapes = [self._shape_of(kind, shape) for shape in every]
             try:
-                self.placeholders[kind] = self._placeholder(kind, blank_medium(kind, shapes[0]))
-                problems = [self._add(kind, shape).problem for shape in shapes]
+                self.placeholders[kind] = self._find_placeholder(
+                    kind, blank_medium(kind, shapes[0])
+                )
+                problems = [self._count_added(kind, shape).problem for shape in shapes]
                 if None not in problems:
                     raise NotBuilt(problems[0])
             except (NotBuilt, BadRecord) as error:
                 self.placeholders.pop(kind, None)
                 self.problems[kind] = f"it builds no sample with one {kind}: {error}"
                 continue
-            shapes = [shape for shape in shapes if self._add(kind, shape).problem is None]
+            shapes = [shape for shape in shapes if self._count_added(kind, shape).problem is None]
             for gap in (" ", "\n"):
-                self._try(kind, shapes[:1], (gap, gap))
-            self._try(kind, (shapes * _MANY)[:_MANY], _BESIDE)
+                self._try_sums(kind, shapes[:1], (gap, gap))
+            self._try_sums(kind, (shapes * _MANY)[:_MANY], _BESIDE)
 
-    def _try(self, kind: str, shapes: Sequence[MediaInfo], beside: Sequence[str]) -> None:
+    def _try_sums(self, kind: str, shapes: Sequence[MediaInfo], beside: Sequence[str]) -> None:
         """Note a kind as unpredictable if a sample's length is not the sum of what media add."""
         is_one = len(shapes) == 1
         media = [blank_medium(kind, shape, noise=is_one) for shape in shapes]
-        talk = _conversation(media, beside)
+        talk = _make_conversation(media, beside)
         with contextlib.suppress(NotBuilt, BadRecord):  # such records are not built, either
-            excess = len(ids_of(self._build(talk))) - len(self._own_ids(talk))
-            if excess != sum(self._add(kind, shape).tokens for shape in shapes):
+            excess = len(ids_of(self._build_talk(talk))) - len(self._own_ids(talk))
+            if excess != sum(self._count_added(kind, shape).tokens for shape in shapes):
                 self.unpredictable.add(kind if is_one else f"several {kind}s")
 
-    def _placeholder(self, kind: str, medium: Media) -> str:
+    def _find_placeholder(self, kind: str, medium: Media) -> str:
         """Return what the template writes for a medium: an added token, or text."""
         texts = ("alfa", "bravo")
         without, rendered = (
-            self._template.render(_conversation(media, texts)).text for media in ((), (medium,))
+            self._template.render(_make_conversation(media, texts)).text
+            for media in ((), (medium,))
         )
         named = str(getattr(self.processor, f"{kind}_token", None))
         tokens = sorted(plain_tokens(self._tokenizer), key=lambda each: (each != named, len(each)))
@@ -197,7 +202,7 @@ class ProbedMedia(MediaModel):
         self.unpredictable.add(kind)
         return between
 
-    def _build(self, talk: Conversation, every_frame: bool = True) -> Mapping[str, Any]:
+    def _build_talk(self, talk: Conversation, every_frame: bool = True) -> Mapping[str, Any]:
         return build_sample(self.processor, self._template, talk, every_frame=every_frame)
 
     def _own_ids(self, talk: Conversation) -> list[int]:
@@ -207,30 +212,30 @@ class ProbedMedia(MediaModel):
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=adds).ids
         return ids
 
-    def _shape(self, kind: str, info: MediaInfo) -> MediaInfo:
+    def _shape_of(self, kind: str, info: MediaInfo) -> MediaInfo:
         """Return a medium's shape as the processor gets it: of sound at its sampling rate."""
         if kind != "audio":
             return info
         num = resampled_length(info.num_samples, info.sampling_rate, self._rate)
         return replace(info, num_samples=num, sampling_rate=self._rate)
 
-    def _add(self, kind: str, info: MediaInfo) -> Added:
+    def _count_added(self, kind: str, info: MediaInfo) -> Added:
         """Return what a medium of a shape adds, tried once per shape."""
-        key = kind, self._shape(kind, info)
+        key = kind, self._shape_of(kind, info)
         if key not in self._added:
-            self._added[key] = self._tried(*key)
+            self._added[key] = self._try_shape(*key)
         return self._added[key]
 
-    def _tried(self, kind: str, info: MediaInfo) -> Added:
+    def _try_shape(self, kind: str, info: MediaInfo) -> Added:
         if kind == "image" and min(info.height, info.width) < _LEAST:
             return Added(problem=f"rows or columns fewer than {_LEAST} may be taken for channels")
         values = info.num_samples or math.prod((info.num_frames, info.height, info.width))
         is_large = values > _MOST_VALUES
         if is_large and kind != "video":
             return Added(problem=f"this {kind} is too large to try it out")
-        talk = _conversation((blank_medium(kind, info),), ("alfa", "bravo"))
+        talk = _make_conversation((blank_medium(kind, info),), ("alfa", "bravo"))
         try:
-            built = self._build(talk, every_frame=not is_large)
+            built = self._build_talk(talk, every_frame=not is_large)
         except (NotBuilt, BadRecord) as error:
             return Added(problem=str(error))
         own, real = self._own_ids(talk), ids_of(built)
@@ -257,7 +262,7 @@ class ProbedMedia(MediaModel):
     def is_apart(self, kind: str, info: MediaInfo) -> bool:
         """Return True if text beside a medium of this shape never merges with what the processor
         writes for it."""
-        return kind in self.problems or self._add(kind, info).is_apart
+        return kind in self.problems or self._count_added(kind, info).is_apart
 
     def expand(
         self, kind: str, media: Sequence[MediaInfo], samples: Int64s | None = None
@@ -272,7 +277,7 @@ class ProbedMedia(MediaModel):
             elif kind != "audio" and min(info.height, info.width) <= 0:
                 errors[number] = unusable_size(info.height, info.width)
             else:
-                each = added[number] = self._add(kind, info)
+                each = added[number] = self._count_added(kind, info)
                 if each.problem is not None:
                     text = f"{self.name} builds no sample with this {kind}: {each.problem}"
                     errors[number] = BadRecord("media_not_counted", text)
@@ -281,7 +286,7 @@ class ProbedMedia(MediaModel):
         return MediaCounts(grids, tokens, errors=errors)
 
 
-def _conversation(media: Sequence[Media], beside: Sequence[str]) -> Conversation:
+def _make_conversation(media: Sequence[Media], beside: Sequence[str]) -> Conversation:
     """Return a question with these media, texts beside them in turn, and its answer."""
     parts: list[str | Media] = [beside[0]] if beside[0] else []
     for number, medium in enumerate(media):

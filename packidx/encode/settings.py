@@ -10,7 +10,7 @@ from typing import Any
 from packidx.errors import OptionError, SourceError
 from packidx.processor.families import Family
 from packidx.processor.families.base import CLIP_DEFAULTS
-from packidx.processor.fingerprint import EDGES, OF_IMAGES, OF_VIDEOS, named_settings, plain
+from packidx.processor.fingerprint import EDGES, OF_IMAGES, OF_VIDEOS, named_settings, to_plain_json
 from packidx.processor.folder import FILES, MEMBERS, OWN, Given, Stated
 
 _SIZES = ("size", "crop_size", "pad_size", "max_image_size")
@@ -44,7 +44,7 @@ def change_settings(
             f"settings are taken for families of packidx's own, and {made.folder} is of none: load "
             "the processor with them in transformers, and save_pretrained() another folder"
         )
-    known = _known(family, made)
+    known = _list_settings(family, made)
     keywords: dict[str, dict[str, Any]] = {}
     for full, value in given.items():
         if full not in known:
@@ -52,7 +52,7 @@ def change_settings(
             near = [name for name in known if name.endswith((f".{last}", f".{EDGES.get(last)}"))]
             listed = ", ".join(near or get_close_matches(full, known, 4) or known)
             raise OptionError(f"processor setting {full} does not exist; it may be one of {listed}")
-        part, path = _split(full)
+        part, path = _split_name(full)
         name, _, key = path.partition(".")
         own = keywords.setdefault(part, {})
         before: Any = own.get(name, known.get(full.removesuffix(f".{key}")))
@@ -65,9 +65,9 @@ def change_settings(
             made.files[FILES[2]] = deepcopy(made.of("images"))
         own[name] = made.of(part)[name] = {**before, key: value} if key else value
     always = _SAMPLING if "video_sampling" in family.video_defaults else ()  # SmolVLM samples
-    now = _known(family, made)
+    now = _list_settings(family, made)
     for full in given:
-        part, path = _split(full)
+        part, path = _split_name(full)
         name = path.partition(".")[0]
         needed = f"{part}.{_READ_WITH.get(name)}"
         is_read = needed not in now or name in always or given[full] is None
@@ -81,13 +81,13 @@ def change_settings(
     return made, keywords
 
 
-def _split(full: str) -> tuple[str, str]:
+def _split_name(full: str) -> tuple[str, str]:
     """Return the part and the path of a setting."""
     part, _, path = full.partition(".")
     return (part, path) if part in MEMBERS else (OWN, full)
 
 
-def _known(family: Family, stated: Stated) -> dict[str, Any]:
+def _list_settings(family: Family, stated: Stated) -> dict[str, Any]:
     """Return all settings by their full names, with their values now; None without one."""
     own = {name: stated.of(OWN).get(name) for name in family.own_defaults}
     known = own | family.complete(own, family.own_defaults)
@@ -141,7 +141,7 @@ def check_stated(stated: Stated, family: Family) -> None:
         for name, value in stated.of(part).items():
             if isinstance(value, Mapping):
                 value = {key: each for key, each in value.items() if each is not None}
-            value = plain(value)
+            value = to_plain_json(value)
             is_plain_size = name in _SIZES and type(value) is int and value > 0
             is_flag = isinstance(own.get(name), bool) and isinstance(value, bool)
             if name not in own or own[name] is None or is_plain_size or is_flag:

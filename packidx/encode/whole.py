@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 
 from packidx.arrays import Bools, Int64s
 from packidx.encode.imports import import_torch
-from packidx.encode.media import BlankVideo, NotBuilt, Opened, metadata_of, opened
+from packidx.encode.media import BlankVideo, NotBuilt, Opened, metadata_of, open_media
 from packidx.errors import OptionError
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.chat_template.chat_template import ChatTemplate
@@ -48,7 +48,7 @@ def build_sample(
         template: renders as the processor's own does.
         end_of_text: the token that a document ends with; no processor sees to that.
         conversation: each ``Media.ref`` is a PIL image, a `Video` or an `Audio`.
-        every_frame: as for `opened`; else it gets those frames alone that it would take.
+        every_frame: as for `open_media`; else it gets those frames alone that it would take.
 
     Returns:
         ``input_ids`` ``[1, T]`` or ``[T]``, and the model's other inputs, as tensors where that is
@@ -56,13 +56,13 @@ def build_sample(
 
     Raises:
         NotBuilt: it builds none, whichever way it is called; the first way's reason.
-        BadRecord: as `opened`.
+        BadRecord: as `open_media`.
     """
-    with quiet():
+    with quiet_transformers():
         take = partial(sampled_frames, processor, template)
-        media = opened(conversation, take, processor, every_frame=every_frame)
-        built = _built(processor, template, media)
-    return _ended(built, end_of_text) if conversation.is_document else built
+        media = open_media(conversation, take, processor, every_frame=every_frame)
+        built = _build_any_way(processor, template, media)
+    return _add_ending(built, end_of_text) if conversation.is_document else built
 
 
 class _Enough(BaseException):
@@ -82,27 +82,27 @@ def sampled_frames(processor: Any, template: ChatTemplate, info: MediaInfo) -> n
     spied.video_processor = part = copy.copy(part)
     sample_frames = part.sample_frames
 
-    def noted(*given: Any, **options: Any) -> Any:
+    def note_frames(*given: Any, **options: Any) -> Any:
         chosen.append(np.asarray(sample_frames(*given, **options), np.int64).reshape(-1))
         raise _Enough
 
-    def processed(*_: Any, **__: Any) -> Any:
+    def stop_processing(*_: Any, **__: Any) -> Any:
         raise _Enough
 
-    part.sample_frames, part._prepare_input_videos = noted, processed
+    part.sample_frames, part._prepare_input_videos = note_frames, stop_processing
     blank = BlankVideo(info).tensor(len(every))
     asked = Conversation((Turn("user", (Media("video", blank), "What is it?")),))
     with contextlib.suppress(_Enough, Exception):
-        _built(spied, template, (asked, {"video_metadata": [metadata_of(info, every)]}))
+        _build_any_way(spied, template, (asked, {"video_metadata": [metadata_of(info, every)]}))
     return chosen[0] if chosen else every
 
 
-def _built(processor: Any, template: ChatTemplate, media: Opened) -> Mapping[str, Any]:
+def _build_any_way(processor: Any, template: ChatTemplate, media: Opened) -> Mapping[str, Any]:
     first: Exception | None = None
     # Some need tensors (`Ovis2Processor`), some cannot make one of all (`PerceptionLMProcessor`); a
     # tokenizer alone needs no torch.
     orders = ("pt", None) if hasattr(processor, "tokenizer") else (None,)
-    for call in _calls(processor, template, *media):
+    for call in _list_calls(processor, template, *media):
         for tensors in orders:
             try:
                 built = call(return_tensors=tensors)
@@ -116,20 +116,20 @@ def _built(processor: Any, template: ChatTemplate, media: Opened) -> Mapping[str
     raise NotBuilt(" ".join(f"{type(first).__name__}: {first}".split())[:300]) from first
 
 
-def _calls(
+def _list_calls(
     processor: Any, template: ChatTemplate, conversation: Conversation, options: Mapping[str, Any]
 ) -> Iterator[Callable[..., Mapping[str, Any]]]:
     """Yield the ways to call a processor with a conversation."""
     tools = {} if conversation.tools is None else {"tools": conversation.tools}
 
     def by_template(more: Mapping[str, Any], **given: Any) -> Any:
-        own = {"processor_kwargs": _copied({**options, **more})} if options else {}
+        own = {"processor_kwargs": _copy_options({**options, **more})} if options else {}
         messages = _with_media(template, conversation)
         return processor.apply_chat_template(
             messages, tokenize=True, return_dict=True, **given, **tools, **own
         )
 
-    def direct(media: Mapping[str, Any], **given: Any) -> Any:
+    def call_directly(media: Mapping[str, Any], **given: Any) -> Any:
         """Call it with the text that its own template makes; ours, where it has none, and of a
         document."""
         if conversation.is_document or getattr(processor, "chat_template", None) is None:
@@ -137,7 +137,7 @@ def _calls(
         else:
             messages = _with_media(template, conversation)
             text = processor.apply_chat_template(messages, tokenize=False, **tools)
-        return processor(text=text, **given, **_copied({**media, **options}))
+        return processor(text=text, **given, **_copy_options({**media, **options}))
 
     if not conversation.is_document:
         yield partial(by_template, {})
@@ -150,15 +150,15 @@ def _calls(
     # A flat list may be taken for one image of each of several samples (LLaVA-OneVision).
     forms = (nested, flat) if conversation.is_document else (flat, nested)
     for media in forms if flat else ({},):
-        yield partial(direct, media)
+        yield partial(call_directly, media)
 
 
-def _copied(value: Any) -> Any:
+def _copy_options(value: Any) -> Any:
     """A copy of lists and objects of options: processors change what they are given."""
     if isinstance(value, Mapping):
-        return {name: _copied(item) for name, item in value.items()}
+        return {name: _copy_options(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_copied(item) for item in value]
+        return [_copy_options(item) for item in value]
     return copy.copy(value) if type(value).__name__ == "VideoMetadata" else value
 
 
@@ -173,7 +173,7 @@ def _with_media(template: ChatTemplate, conversation: Conversation) -> list[dict
     return messages
 
 
-def _ended(sample: Mapping[str, Any], end_of_text: int | None) -> Mapping[str, Any]:
+def _add_ending(sample: Mapping[str, Any], end_of_text: int | None) -> Mapping[str, Any]:
     """A document with the token that ends it behind the others, where it is not there yet."""
     if end_of_text is None or ids_of(sample)[-1:] == [end_of_text]:
         return sample
@@ -226,7 +226,7 @@ def with_labels(
         before = first - media[np.searchsorted(media, first) - 1] - 1
         for context in dict.fromkeys(min(each, before) for each in _CONTEXTS):
             wanted = ours[first - context : end]
-            mine, theirs = _find(ours, wanted), _find(ids, wanted)
+            mine, theirs = _find_all(ours, wanted), _find_all(ids, wanted)
             if len(mine) == len(theirs):
                 start = theirs[mine.index(first - context)] + context
                 break
@@ -247,7 +247,7 @@ IGNORED = -100
 """Label of a token that is not trained on."""
 
 
-def _find(ids: Int64s, wanted: Int64s) -> list[int]:
+def _find_all(ids: Int64s, wanted: Int64s) -> list[int]:
     """Return all positions at which `ids` hold `wanted`."""
     starts = np.flatnonzero(ids[: max(0, len(ids) - len(wanted) + 1)] == wanted[0]).tolist()
     return [at for at in starts if np.array_equal(ids[at : at + len(wanted)], wanted)]
@@ -313,7 +313,7 @@ def bare_tokenizer(processor: Any) -> Tokenizer:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """Without transformers' own warnings: what they are about is compared."""
     logger = logging.getLogger("transformers")
     level = logger.level

@@ -19,10 +19,16 @@ from msgspec.structs import replace
 
 from packidx.errors import FormatError, OptionError
 from packidx.estimate.counter import CounterSettings, RecordCounter, job_shards, rare_collections
-from packidx.estimate.job import EstimateJob, make_manifest, planless, recipe, spelling
+from packidx.estimate.job import (
+    EstimateJob,
+    make_manifest,
+    table_recipe,
+    table_spelling,
+    without_plan_options,
+)
 from packidx.estimate.parts import OldRows, finished_parts, rows_in, stated_sums
-from packidx.estimate.summary import CountSummary, check_rejected, dated, read_limit
-from packidx.estimate.survey import survey
+from packidx.estimate.summary import CountSummary, check_rejected, read_limit, warn_of_date
+from packidx.estimate.survey import survey_data
 from packidx.estimate.tasks import make_parts, plan_parts
 from packidx.estimate.user_encoder import Encode
 from packidx.format.lengths import KIND, LengthsManifest, existing_manifest
@@ -36,7 +42,7 @@ from packidx.records.media.paths import check_places
 from packidx.records.shards import InputFile, check_unchanged, scan_shards
 from packidx.records.sources.find_shards import DataSet, find_shards
 from packidx.run import open_workers
-from packidx.run.workers import Progress, num_workers, silent
+from packidx.run.workers import Progress, num_workers, report_nothing
 from packidx.software import software
 from packidx.user_code import Function
 
@@ -153,7 +159,7 @@ def estimate_lengths(
         MissingExtraError: Ray is asked for and not installed.
     """
     begun = time.monotonic()
-    progress = progress or silent
+    progress = progress or report_nothing
     limit = read_limit(max_rejected)
     num_processes = num_workers(workers)
     output = urls.local_path(os.fspath(output))
@@ -193,7 +199,7 @@ def estimate_lengths(
         takes_media = counter.files is None or counter.files.image_settings is not None
         own = job_shards(shards, scans, takes_media, root, remote)
         job = EstimateJob(own, counter, root, remote)
-        survey(job)
+        survey_data(job)
         draft, may_reuse = make_manifest(job), earlier is not None or reason is not None
         rows, resumed = dict[str, OldRows](), 0
         if earlier is not None:
@@ -203,7 +209,7 @@ def estimate_lengths(
         if earlier is not None and not any(plan.counted for plan in plans):
             names = [file.path.rpartition("-")[0] for file in earlier.files]
             is_made_of = names == [plan.name for plan in plans]
-            existed = is_made_of and spelling(draft) == spelling(earlier)
+            existed = is_made_of and table_spelling(draft) == table_spelling(earlier)
         if existed and earlier is not None:
             manifest = earlier
             discard_abandoned(output)
@@ -239,7 +245,7 @@ def estimate_lengths(
         resumed_parts=resumed,
         compared=None if compared is None else compared.to_json(),
         reused=Reused(manifest.num_samples - number, number, names, reason) if may_reuse else None,
-        warnings=[*unread, *dated(manifest.encoder)],
+        warnings=[*unread, *warn_of_date(manifest.encoder)],
     )
     if limit is not None:
         check_rejected(summary.sources, limit, output)
@@ -254,19 +260,19 @@ def _known_scans(manifest: LengthsManifest) -> Callable[[InputFile], Shard | Non
     # A manifest does not say which samples are torn.
     is_usable = manifest.software == software() and TORN not in manifest.rejected
     by_uri = {shard.uri: shard for shard in manifest.shards if is_usable}
-    layouts = {each.name: planless(each.layout or DEFAULT) for each in manifest.sources}
+    layouts = {each.name: without_plan_options(each.layout or DEFAULT) for each in manifest.sources}
 
-    def known(file: InputFile) -> Shard | None:
+    def find_known(file: InputFile) -> Shard | None:
         shard = by_uri.get(file.uri)
         if shard is None or not shard.ranges or shard.container != file.container:
             return None
-        if layouts[shard.source] != planless(file.layout):
+        if layouts[shard.source] != without_plan_options(file.layout):
             return None
         if (shard.bytes, shard.version) != file_version(file.path):
             return None
         return replace(shard, source=file.source)
 
-    return known
+    return find_known
 
 
 def _old_rows(
@@ -277,7 +283,7 @@ def _old_rows(
     Raises:
         OSError: a part cannot be read.
     """
-    now, was = recipe(draft), recipe(manifest)
+    now, was = table_recipe(draft), table_recipe(manifest)
     names = [name for name in {**now, **was} if now.get(name) != was.get(name)]
     reason = f"counted with another {', '.join(names).replace('_', ' ')}" if names else None
     if not is_known:

@@ -51,14 +51,14 @@ class Comparer:
         self.rules = ConversationCounter(files)
         self._loaded: dict[bool, Any] = {}
 
-    def _real(self, kind: str) -> Any:
+    def _real_processor(self, kind: str) -> Any:
         """Return what training builds records of this kind with; None if it cannot be loaded."""
         is_text = self.files.is_plain and not words_of(kind).isdisjoint((TEXT, DOCUMENT))
         if is_text not in self._loaded:
-            self._loaded[is_text] = self._load(is_text)
+            self._loaded[is_text] = self._load_real(is_text)
         return self._loaded[is_text]
 
-    def _load(self, is_text: bool) -> Any:
+    def _load_real(self, is_text: bool) -> Any:
         """Return the processor, or for texts the tokenizer with the processor's chat template."""
         files, vision = self.files, self.files.vision
         if files.doubt is not None:
@@ -102,7 +102,7 @@ class Comparer:
         if kind in self.compared.computed or self.files.doubt is not None:
             return False
         is_equal = kind in self.kinds and self.kinds[kind] is None
-        return not is_equal and self._real(kind) is not None
+        return not is_equal and self._real_processor(kind) is not None
 
     def is_sure(self, conversation: Conversation, infos: Sequence[MediaInfo | None]) -> bool:
         """Return True if text never merges with what the processor writes for the media."""
@@ -149,9 +149,9 @@ class Comparer:
         except Exception:  # of `tokenizers`, plain ones: the row is rejected when it is counted
             return None
         try:
-            built = whole_sample(self._real(kind), files, conversation, every_frame=True)
+            built = whole_sample(self._real_processor(kind), files, conversation, every_frame=True)
             if is_sure and is_new:
-                why = self.kinds[kind] = self._difference(kind, own, built, conversation)
+                why = self.kinds[kind] = self._find_difference(kind, own, built, conversation)
                 if why is None:
                     return None
             return with_labels(built, files, own, conversation)
@@ -164,7 +164,7 @@ class Comparer:
                 raise
         return None  # as any other record whose pixels are not decoded
 
-    def _difference(
+    def _find_difference(
         self,
         kind: str,
         own: tuple[Int64s, Bools],

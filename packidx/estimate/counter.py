@@ -143,7 +143,7 @@ class RecordCounter:
         is_fast = text is not None and text.fast is not None
         compared = None if self.comparer is None else self.comparer.compared
         given = self.settings, self.files, compared, is_fast
-        return functools.partial(_start, *given, fingerprints=self.fingerprints)
+        return functools.partial(_start_counter, *given, fingerprints=self.fingerprints)
 
     def compare(
         self, item: ExaminedRecord, shard: JobShard, record: ReadRecord, *, only: bool = False
@@ -195,7 +195,7 @@ def rare_collections() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-def _start(*settings: Any, fingerprints: tuple[str | None, str | None]) -> RecordCounter:
+def _start_counter(*settings: Any, fingerprints: tuple[str | None, str | None]) -> RecordCounter:
     """Return the counter of a worker process.
 
     Raises:
@@ -296,7 +296,9 @@ def examine_batch(
     rows: list[ExaminedRecord] = []
     waiting: list[tuple[ExaminedRecord, ReadRecord]] = []
 
-    def attempt(item: ExaminedRecord, record: ReadRecord, *steps: Callable[..., None]) -> None:
+    def attempt_steps(
+        item: ExaminedRecord, record: ReadRecord, *steps: Callable[..., None]
+    ) -> None:
         """Take some steps with a record, and keep what is wrong with it."""
         try:
             for step in steps:
@@ -307,13 +309,13 @@ def examine_batch(
             text = f"the record is too large: {type(error).__name__}"
             item.conversation, item.error = None, BadRecord("bad_record", text)
 
-    def look(item: ExaminedRecord, record: ReadRecord) -> None:
-        _look(item, shard.root, is_sized=counter.files is not None)
+    def look_up_sizes(item: ExaminedRecord, record: ReadRecord) -> None:
+        _look_up_sizes(item, shard.root, is_sized=counter.files is not None)
 
-    def compare(item: ExaminedRecord, record: ReadRecord) -> None:
+    def compare_record(item: ExaminedRecord, record: ReadRecord) -> None:
         counter.compare(item, shard, record, only=only_compare)
 
-    def encode(item: ExaminedRecord, record: ReadRecord) -> None:
+    def encode_record(item: ExaminedRecord, record: ReadRecord) -> None:
         opened, talk = opened_record(record, MediaOpener(shard.root)), record.conversation
         if counter.encoder is not None:
             item.measured = counter.encoder.measure(opened, talk)
@@ -324,24 +326,24 @@ def examine_batch(
         item = ExaminedRecord(at.row + shift, *at, key=record.key)
         rows.append(item)
         if counter.encoder is not None and record.raw is not None:
-            attempt(item, record, encode)
+            attempt_steps(item, record, encode_record)
             continue
         item.conversation, item.error = talk, record.error
         if talk is not None and any(is_remote(medium, shard.root) for medium in talk.media):
             waiting.append((item, record))
         elif talk is not None:
-            attempt(item, record, look, compare)
+            attempt_steps(item, record, look_up_sizes, compare_record)
     if waiting:
         with warnings.catch_warnings():
             # Filters belong to all threads: each would take away and bring back the others'.
             warnings.simplefilter("ignore")
-            storage.overlapped(lambda pair: attempt(*pair, look), waiting)
+            storage.overlapped(lambda pair: attempt_steps(*pair, look_up_sizes), waiting)
         for pair in waiting:
-            attempt(*pair, compare)
+            attempt_steps(*pair, compare_record)
     return rows
 
 
-def _look(item: ExaminedRecord, root: MediaRoot, *, is_sized: bool) -> None:
+def _look_up_sizes(item: ExaminedRecord, root: MediaRoot, *, is_sized: bool) -> None:
     """Find out the sizes of a record's media; without a processor, those that no count stands for.
 
     Raises:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from packidx.estimate.counter import JobShard, RecordCounter
 from packidx.estimate.parts import Part, Sums, numbers_of, stated_sums
-from packidx.format.lengths import LengthsManifest, Source, fingerprint
+from packidx.format.lengths import LengthsManifest, Source, fingerprint_table
 from packidx.format.manifest import (
     DEFAULT,
     Compared,
@@ -18,8 +18,8 @@ from packidx.format.manifest import (
     Layout,
     Transform,
     compared_of,
-    decoded,
-    sealed,
+    decode_json,
+    seal_manifest,
 )
 from packidx.records.read import merge_columns
 from packidx.software import software
@@ -27,7 +27,7 @@ from packidx.software import software
 
 @dataclass
 class EstimateJob:
-    """The records that are counted, and how; the last three are decided by `survey`."""
+    """The records that are counted, and how; the last three are decided by `survey_data`."""
 
     shards: tuple[JobShard, ...]
     counter: RecordCounter
@@ -43,7 +43,7 @@ class EstimateJob:
     """True if the transform makes different records of two copies of one."""
 
 
-def recipe(manifest: LengthsManifest) -> dict[str, Any]:
+def table_recipe(manifest: LengthsManifest) -> dict[str, Any]:
     """Return by name all that decides rows, except records and media."""
     encoder, compared = manifest.encoder, compared_of(manifest.encoder)
     named = {
@@ -59,19 +59,19 @@ def recipe(manifest: LengthsManifest) -> dict[str, Any]:
     return named
 
 
-def spelling(manifest: LengthsManifest) -> list[Any]:
+def table_spelling(manifest: LengthsManifest) -> list[Any]:
     """Return what a manifest says of its recipe and shards besides what decides rows."""
     encoder, shards = manifest.encoder, [shard.uri for shard in manifest.shards]
     places = [(each.media_root, each.remote_media, each.layout) for each in manifest.sources]
     return [manifest.options, encoder and encoder.name, manifest.text_engine, shards, places]
 
 
-def planless(layout: Layout) -> Layout:
+def without_plan_options(layout: Layout) -> Layout:
     """Return `layout` without what is the plan's."""
     return replace(layout, sample_ratio=DEFAULT.sample_ratio)
 
 
-def _encoder(counter: RecordCounter, compared: Compared | None) -> Encoder | None:
+def _describe_encoder(counter: RecordCounter, compared: Compared | None) -> Encoder | None:
     """Return what builds the samples that are counted; None if it is not known."""
     files, settings, own = counter.files, counter.settings, counter.fingerprints[0]
     if counter.encoder is not None:
@@ -124,11 +124,11 @@ def make_manifest(job: EstimateJob, parts: Sequence[Part] = ()) -> LengthsManife
         fingerprint="",
         num_samples=total["num_samples", ""],
         num_rejected=sum(rejected.values()),
-        encoder=_encoder(counter, compared),
+        encoder=_describe_encoder(counter, compared),
         options=options,
         transform=None
         if transform is None
-        else decoded(Transform, {**transform.to_json(), "is_random": job.is_random}),
+        else decode_json(Transform, {**transform.to_json(), "is_random": job.is_random}),
         shards=tuple(shard.stated for shard in job.shards),
         text_engine=job.text_engine,
         sources=tuple(
@@ -149,4 +149,4 @@ def make_manifest(job: EstimateJob, parts: Sequence[Part] = ()) -> LengthsManife
         num_media=total["num_media", ""],
         software=software(),
     )
-    return sealed(replace(manifest, fingerprint=fingerprint(manifest.to_json())))
+    return seal_manifest(replace(manifest, fingerprint=fingerprint_table(manifest.to_json())))

@@ -26,7 +26,7 @@ from packidx.digests import file_digest, known_digest
 from packidx.format import parquet, schema
 from packidx.format.lengths import PART_NAME
 from packidx.format.manifest import File
-from packidx.format.parquet import conform
+from packidx.format.parquet import conform_table
 from packidx.io import files, storage
 from packidx.io.cache import StoredFile, local_copy
 
@@ -199,4 +199,4 @@ def read_part(file: StoredFile) -> pa.Table:
         OSError: it cannot be read.
     """
     with pq.ParquetFile(local_copy(file), page_checksum_verification=True) as stored:
-        return conform(stored.read(use_threads=False), schema.LENGTHS_WITH_SPANS)
+        return conform_table(stored.read(use_threads=False), schema.LENGTHS_WITH_SPANS)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from packidx.errors import OptionError, SourceError
 from packidx.format.lengths import KIND, LengthsManifest
-from packidx.format.manifest import Encoder, load
+from packidx.format.manifest import Encoder, load_manifest
 from packidx.io import urls
 from packidx.io.cache import local_copy
 from packidx.records.shards import short_names
@@ -78,7 +78,8 @@ def over_limit(sources: Sequence[Source], limit: Fraction | None) -> list[Source
     return [
         source
         for source in sources
-        if (share := _share(source)) > most and (source["num_rejected"] >= few or share == 1)
+        if (share := _rejected_share(source)) > most
+        and (source["num_rejected"] >= few or share == 1)
     ]
 
 
@@ -97,15 +98,17 @@ def check_rejected(sources: Sequence[Source], limit: Fraction | None, path: str)
         cure = "mend the source or leave it out, or give --max-rejected 1 to go on"
     else:
         cure = f"that is above --max-rejected {float(limit):g}, so mend the records or allow more"
-    raise SourceError(f"{describe(over[0])}{more}: {cure}; {path} is written, and has the reasons")
+    raise SourceError(
+        f"{describe_rejected(over[0])}{more}: {cure}; {path} is written, and has the reasons"
+    )
 
 
 def rejection_warnings(sources: Sequence[Source]) -> list[str]:
     """A sentence for every source of which more than one percent is rejected."""
-    return [describe(source) for source in sources if _share(source) > WARNED]
+    return [describe_rejected(source) for source in sources if _rejected_share(source) > WARNED]
 
 
-def describe(source: Source) -> str:
+def describe_rejected(source: Source) -> str:
     """Return how much of a source is rejected, in words."""
     bad, total = source["num_rejected"], source["num_samples"]
     if bad == total:
@@ -114,7 +117,7 @@ def describe(source: Source) -> str:
     return f"{bad:,} of {total:,} records of {source['name']} are rejected ({share})"
 
 
-def _share(source: Source) -> Fraction:
+def _rejected_share(source: Source) -> Fraction:
     return Fraction(source["num_rejected"], max(1, source["num_samples"]))
 
 
@@ -126,7 +129,7 @@ _EXAMPLE = ["source", "reason", "shard", "row", "detail"]
 def first_rejected(path: str, rejected: Collection[Rejected]) -> dict[Rejected, tuple[str, str]]:
     """Record (``shard#row``) and detail of the first row that a table has of each kind."""
     examples: dict[Rejected, tuple[str, str]] = {}
-    manifest = load(urls.join(path, KIND.manifest), LengthsManifest, "estimate again")
+    manifest = load_manifest(urls.join(path, KIND.manifest), LengthsManifest, "estimate again")
     names = short_names([shard.uri for shard in manifest.shards])
     for file in manifest.files:
         wanted = [kind for kind in rejected if kind not in examples]
@@ -145,7 +148,7 @@ def first_rejected(path: str, rejected: Collection[Rejected]) -> dict[Rejected, 
     return examples
 
 
-def dated(encoder: Encoder | None) -> list[str]:
+def warn_of_date(encoder: Encoder | None) -> list[str]:
     """Return a sentence if lengths depend on the day on which they are counted."""
     if encoder is None or encoder.day is None:
         return []

@@ -29,7 +29,7 @@ _NUM_MORE = 64
 own."""
 
 
-def survey(job: EstimateJob) -> None:
+def survey_data(job: EstimateJob) -> None:
     """Decide what is left to decide of a job, on records from all over its data.
 
     Raises:
@@ -42,7 +42,7 @@ def survey(job: EstimateJob) -> None:
     if comparer is None and transform is None:
         return
 
-    def twice(record: dict[str, Any], sample_id: int) -> dict[str, Any]:
+    def apply_twice(record: dict[str, Any], sample_id: int) -> dict[str, Any]:
         """Apply the transform, and note if two copies of a record become different ones."""
         assert transform is not None
         if not job.is_random:
@@ -54,13 +54,13 @@ def survey(job: EstimateJob) -> None:
     ranges = [(shard, part) for shard in job.shards for part in shard.stated.ranges]
     chosen, texts = ranges[:: max(1, -(-len(ranges) // _NUM_RANGES))], []
     for shard, part in chosen:
-        read = shard.read(part, change=None if transform is None else twice)
+        read = shard.read(part, change=None if transform is None else apply_twice)
         raws = itertools.islice(read, -(-NUM_TEXTS // len(chosen)))
         if comparer is None:
             deque(raws, 0)
         else:
             items = examine_batch(raws, shard, 0, counter, only_compare=True)
-            texts += [own for item in items if (own := _text(counter, item))]
+            texts += [own for item in items if (own := _render_text(counter, item))]
     if text is not None and comparer is not None:
         is_little = sum(shard.stated.bytes for shard in job.shards) < LITTLE
         text.fast, job.text_engine = choose_engine(text.tokenizer, [] if is_little else texts)
@@ -116,7 +116,7 @@ def _check_columns(job: EstimateJob) -> None:
         )
 
 
-def _text(counter: RecordCounter, item: ExaminedRecord) -> str | None:
+def _render_text(counter: RecordCounter, item: ExaminedRecord) -> str | None:
     """Return what is tokenized of a record; None if it becomes a rejected row."""
     talk = item.conversation
     if item.error is not None or talk is None or talk.input_ids is not None:

@@ -23,7 +23,7 @@ from packidx.estimate.counter import (
     count_rows,
     examine_batch,
 )
-from packidx.estimate.job import EstimateJob, planless, recipe
+from packidx.estimate.job import EstimateJob, table_recipe, without_plan_options
 from packidx.estimate.parts import BUILT, OldRows, Part, TaskRows, read_part, write_part
 from packidx.estimate.user_encoder import Measured
 from packidx.format import schema
@@ -74,10 +74,10 @@ def _list_tasks(
 ) -> Iterator[Task]:
     """Yield the tasks of a job in order."""
     versions = [schema.FORMAT_VERSION, str(schema.LENGTHS_WITH_SPANS)]
-    head = digest(canonical_json([recipe(draft), job.counter.fingerprints, versions]))
+    head = digest(canonical_json([table_recipe(draft), job.counter.fingerprints, versions]))
     first_id = 0
     for shard in job.shards:
-        root, stated, layout = shard.root, shard.stated, planless(shard.file.layout)
+        root, stated, layout = shard.root, shard.stated, without_plan_options(shard.file.layout)
         places = [shard.file.path, root.folder, *root.elsewhere]
         named = [shard.name, *map(urls.absolute, places)]
         content = [stated.container, stated.fingerprint, stated.rows]
@@ -138,19 +138,19 @@ def make_parts(
     total, done = sum(shard.stated.rows for shard in job.shards), 0
     parts: list[Part] = []
 
-    def advance(records: int) -> None:
+    def advance_progress(records: int) -> None:
         nonlocal done
         done += records
         progress("count", done, total)
 
     # Processes that only copy would take longer to start.
     if is_here := not workers.takes(sum(bool(plan.counted) for plan in plans)):
-        workers, job.counter.advance = Workers(1), advance
+        workers, job.counter.advance = Workers(1), advance_progress
     call, setup = functools.partial(make_part, folder=folder), job.counter.in_workers()
     for part in workers.map(call, plans, setup, here=lambda: job.counter):
         parts.append(part)
         if not is_here:
-            advance(part.file.rows)
+            advance_progress(part.file.rows)
     return parts
 
 
@@ -163,7 +163,7 @@ def make_part(plan: PartPlan, counter: RecordCounter, folder: str) -> Part:
     """
     tables, known = [schema.LENGTHS_WITH_SPANS.empty_table()], []
     for task in plan.tasks:
-        rows, own = _count(task, counter) if task.old is None else _reused(task, task.old)
+        rows, own = _count_task(task, counter) if task.old is None else _reuse_task(task, task.old)
         if task.old is not None:
             counter.advance(task.range.num_records)
         tables.append(rows)
@@ -173,7 +173,7 @@ def make_part(plan: PartPlan, counter: RecordCounter, folder: str) -> Part:
     return write_part(folder, plan.name, pa.concat_tables(tables).combine_chunks(), known)
 
 
-def _reused(task: Task, old: OldRows) -> tuple[pa.Table, TaskRows]:
+def _reuse_task(task: Task, old: OldRows) -> tuple[pa.Table, TaskRows]:
     """Return the rows of a task as a count would make them, and what is known of them.
 
     Raises:
@@ -193,7 +193,7 @@ def _reused(task: Task, old: OldRows) -> tuple[pa.Table, TaskRows]:
     return rows, old.rows._replace(key=task.key)
 
 
-def _count(task: Task, counter: RecordCounter) -> tuple[pa.Table, TaskRows]:
+def _count_task(task: Task, counter: RecordCounter) -> tuple[pa.Table, TaskRows]:
     """Count the records of a task; return its rows, and what is known of them.
 
     Raises:
@@ -207,7 +207,7 @@ def _count(task: Task, counter: RecordCounter) -> tuple[pa.Table, TaskRows]:
     if comparer is not None:
         comparer.kinds = {}
     while rows := examine_batch(itertools.islice(read, BATCH), shard, shift, counter):
-        tables.append(_table(shard, rows, counter))
+        tables.append(_make_table(shard, rows, counter))
         counter.advance(len(rows))
     counted = pa.concat_tables(tables)
     if counted.num_rows != part.num_records:
@@ -219,7 +219,9 @@ def _count(task: Task, counter: RecordCounter) -> tuple[pa.Table, TaskRows]:
     return counted, TaskRows(task.key, counted.num_rows, columns, kinds)
 
 
-def _table(shard: JobShard, rows: Sequence[ExaminedRecord], counter: RecordCounter) -> pa.Table:
+def _make_table(
+    shard: JobShard, rows: Sequence[ExaminedRecord], counter: RecordCounter
+) -> pa.Table:
     num = len(rows)
     counts, numbers = count_rows(rows, counter)
     built = ((n, item.measured) for n, item in enumerate(rows) if item.error is None)
@@ -243,13 +245,14 @@ def _table(shard: JobShard, rows: Sequence[ExaminedRecord], counter: RecordCount
         "status": ["rejected" if error else "ok" for error in errors],
         "reason": [error and error.reason for error in errors],
         "detail": [
-            _printable(item.error.detail) if item.error else _note(item, counter) for item in rows
+            _to_printable(item.error.detail) if item.error else _make_note(item, counter)
+            for item in rows
         ],
     }
     return pa.Table.from_pydict(columns, schema=schema.LENGTHS_WITH_SPANS)
 
 
-def _note(item: ExaminedRecord, counter: RecordCounter) -> str | None:
+def _make_note(item: ExaminedRecord, counter: RecordCounter) -> str | None:
     """Return what is to be said of a record that is all right."""
     talk = item.conversation
     if talk is None:
@@ -262,7 +265,7 @@ def _note(item: ExaminedRecord, counter: RecordCounter) -> str | None:
     return "; ".join(notes) or None
 
 
-def _printable(text: str) -> str:
+def _to_printable(text: str) -> str:
     """`text` as Parquet can hold it: valid Unicode, and short."""
     text = text if len(text) <= 500 else text[:497] + "..."
     return text.encode("utf-8", "backslashreplace").decode()
@@ -283,7 +286,7 @@ def count_columns(
         measured: counts of other rows.
     """
     good = [at for at in range(len(numbers)) if at not in counts.errors]
-    table = _columns(counts).take(pa.array(good, pa.int64())).cast(schema.COUNTED)
+    table = _to_columns(counts).take(pa.array(good, pa.int64())).cast(schema.COUNTED)
     if measured:
         more = pa.Table.from_pylist([*measured.values()], schema=schema.COUNTED)
         table = pa.concat_tables([table, more])
@@ -294,20 +297,20 @@ def count_columns(
     return table.set_column(at, schema.COUNTED.field("length"), table["length"].fill_null(0))
 
 
-def _columns(counts: Counts) -> pa.Table:
+def _to_columns(counts: Counts) -> pa.Table:
     """Return counts as columns; numbers that fit no column are of samples with errors."""
     method = pa.array(counts.method, mask=counts.method < 0)
     columns = {
-        "media": _media(counts.media),
+        "media": _media_column(counts.media),
         "label_spans": _label_spans(counts.spans, len(counts.length)),
         "method": pa.DictionaryArray.from_arrays(method, pa.array(METHODS)).cast(pa.string()),
     }
     names = schema.COUNTED.names
-    known = {name: _known(getattr(counts, name)) for name in names if name not in columns}
+    known = {name: _null_unknown(getattr(counts, name)) for name in names if name not in columns}
     return pa.table(known | columns).select(names)
 
 
-def _known(values: Int64s) -> pa.Array:
+def _null_unknown(values: Int64s) -> pa.Array:
     return pa.array(values, mask=values == UNKNOWN)
 
 
@@ -316,22 +319,24 @@ def _label_spans(spans: Spans, num_samples: int) -> pa.Array:
     sizes = np.bincount(spans.sample, minlength=num_samples)
     ends = [pa.array(values.astype(np.int32)) for values in (spans.start, spans.stop)]
     structs = pa.StructArray.from_arrays(ends, fields=list(schema.LABEL_SPANS.value_type))
-    return _lists(np.cumsum(sizes), structs, schema.LABEL_SPANS, mask=pa.array(sizes == 0))
+    return _list_column(np.cumsum(sizes), structs, schema.LABEL_SPANS, mask=pa.array(sizes == 0))
 
 
-def _media(media: MediaColumns) -> pa.Array:
+def _media_column(media: MediaColumns) -> pa.Array:
     """The list of media of each sample."""
     kinds = pa.DictionaryArray.from_arrays(pa.array(media.kind), pa.array(KINDS))
-    grid = dict(zip("thw", map(_known, media.grid.T), strict=True))
-    values = grid | {name: _known(getattr(media, name)) for name in ("tokens", "patches", "at")}
+    grid = dict(zip("thw", map(_null_unknown, media.grid.T), strict=True))
+    values = grid | {
+        name: _null_unknown(getattr(media, name)) for name in ("tokens", "patches", "at")
+    }
     values["kind"] = kinds.cast(pa.string())
     fields = list(schema.MEDIA.value_type)
     # What does not fit is of samples with too many tokens, which are left out.
     arrays = [values[field.name].cast(field.type, safe=False) for field in fields]
     structs = pa.StructArray.from_arrays(arrays, fields=fields)
-    return _lists(media.offsets[1:], structs, schema.MEDIA)
+    return _list_column(media.offsets[1:], structs, schema.MEDIA)
 
 
-def _lists(ends: Int64s, values: pa.Array, kind: pa.DataType, **more: Any) -> pa.Array:
+def _list_column(ends: Int64s, values: pa.Array, kind: pa.DataType, **more: Any) -> pa.Array:
     offsets = pa.array(np.append(0, ends).astype(np.int32))
     return pa.ListArray.from_arrays(offsets, values, type=kind, **more)

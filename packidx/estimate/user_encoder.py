@@ -70,7 +70,7 @@ class UserEncoder:
         count = getattr(self._encode, "count", None)
         try:
             if callable(count):
-                return {"length": _natural(count(record)), **_media_columns(kinds)}
+                return {"length": _check_length(count(record)), **_media_columns(kinds)}
             encoded = self._encode(record)
             if not isinstance(encoded, Mapping) or encoded.get("input_ids") is None:
                 given = ", ".join(map(str, encoded)) if isinstance(encoded, Mapping) else ""
@@ -84,7 +84,7 @@ class UserEncoder:
             raise BadRecord("encode_failed", f"{type(error).__name__}: {error}") from error
 
 
-def _natural(value: Any) -> int:
+def _check_length(value: Any) -> int:
     if isinstance(value, bool):
         raise TypeError(f"count(record) is {value}, not a number of tokens")
     number = operator.index(value)
@@ -103,24 +103,24 @@ def measure_sample(encoded: Mapping[str, Any], kinds: list[str] | None) -> Measu
     Raises:
         BadRecord: ``encode_failed``; ``too_many_tokens``.
     """
-    ids = _vector("input_ids", encoded["input_ids"], None)
+    ids = _to_vector("input_ids", encoded["input_ids"], None)
     num, given, types = len(ids), encoded.get("labels"), encoded.get("mm_token_type_ids")
     if num > _MAX_TOKENS:
         raise BadRecord("too_many_tokens", f"{num} tokens, over {_MAX_TOKENS}")
-    is_trained = (ids if given is None else _vector("labels", given, num)) != _IGNORED
+    is_trained = (ids if given is None else _to_vector("labels", given, num)) != _IGNORED
     is_trained[:1] = False  # nothing predicts the first token
     row: Measured = {"length": num, "label_tokens": int(is_trained.sum())}
     if 0 < row["label_tokens"] < num - 1:
         _, starts, stops = Spans.of(is_trained, np.zeros_like(ids))
         ends = zip(starts.tolist(), stops.tolist(), strict=True)
         row["label_spans"] = [{"start": start, "stop": stop} for start, stop in ends]
-    grids = {kind: own for kind in KINDS if (own := _grids(encoded, kind)) is not None}
+    grids = {kind: own for kind in KINDS if (own := _read_grids(encoded, kind)) is not None}
     if kinds is None and len(grids) == 1:
         kinds = [kind for kind, own in grids.items() for _ in own]
     elif kinds is None and not np.any(0 if types is None else types):
         values = (value for key, value in encoded.items() if key != "position_ids")
         kinds = [] if all(_is_per_token(value, num) for value in values) else None
-    runs = [] if types is None else _runs(_vector("mm_token_type_ids", types, num))
+    runs = [] if types is None else _find_runs(_to_vector("mm_token_type_ids", types, num))
     if types is not None or kinds == []:
         sums = {kind: sum(size for of, _, size in runs if of == kind) for kind in KINDS}
         row |= {f"{kind}_tokens": number for kind, number in sums.items()}
@@ -137,7 +137,7 @@ def _media_columns(
 
     Args:
         grids: of each kind, where they are known.
-        runs: as of `_runs`.
+        runs: as of `_find_runs`.
     """
     if kinds is None:
         return {"method": "exact"}
@@ -163,7 +163,7 @@ def _is_per_token(value: Any, length: int) -> bool:
     return False
 
 
-def _vector(name: str, value: Any, length: int | None) -> Int64s:
+def _to_vector(name: str, value: Any, length: int | None) -> Int64s:
     try:
         vector = np.asarray(value)
     except (TypeError, RuntimeError):
@@ -179,14 +179,14 @@ def _vector(name: str, value: Any, length: int | None) -> Int64s:
     return vector.astype(np.int64)
 
 
-def _runs(types: Int64s) -> list[tuple[str, int, int]]:
+def _find_runs(types: Int64s) -> list[tuple[str, int, int]]:
     """Return (kind, first token, tokens) of each run of media tokens."""
     edges = np.flatnonzero(np.diff(types, prepend=0, append=0)).tolist()
     runs = [(_TYPES.get(int(types[first])), first, end) for first, end in itertools.pairwise(edges)]
     return [(kind, first, end - first) for kind, first, end in runs if kind]
 
 
-def _grids(encoded: Mapping[str, Any], kind: str) -> list[Grid] | None:
+def _read_grids(encoded: Mapping[str, Any], kind: str) -> list[Grid] | None:
     """Return (t, h, w) of each medium of a kind; None if the encoder does not say it."""
     value = encoded.get(f"{kind}_grid_thw")
     if value is None:

@@ -27,8 +27,8 @@ from packidx.format.manifest import (
     SnapshotId,
     SourceData,
     Transform,
-    load,
-    written,
+    load_manifest,
+    written_default,
 )
 from packidx.format.schema import (
     DROPPED,
@@ -308,7 +308,7 @@ class Source(SourceData, frozen=True, kw_only=True):
     num_rejected: Count | None = None
     rejected: Mapping[str, Count] | None = None
     num_tokens: Count | None = None
-    num_label_tokens: Count | None = written(None)
+    num_label_tokens: Count | None = written_default(None)
     num_dropped: Count
 
 
@@ -398,7 +398,7 @@ def read_manifest(index: str, ident: str) -> IndexManifest:
         OSError: a store cannot be asked.
     """
     path = manifest_path(index, ident)
-    manifest = load(path, IndexManifest, "plan again")
+    manifest = load_manifest(path, IndexManifest, "plan again")
     if manifest.snapshot_id != ident:
         named = manifest.snapshot_id
         raise FormatError(f"{path} holds snapshot {named}: it was renamed; name it {named}.json")

@@ -17,8 +17,8 @@ from packidx.format.manifest import (
     Shard,
     SourceData,
     Transform,
-    load,
-    written,
+    load_manifest,
+    written_default,
 )
 from packidx.format.schema import FORMAT_VERSION, LENGTHS_FORMAT
 from packidx.io import storage, urls
@@ -39,7 +39,7 @@ class Source(SourceData, frozen=True, kw_only=True):
     num_rejected: Count
     rejected: Mapping[str, Count] | None = None
     num_tokens: Count
-    num_label_tokens: Count | None = written(None)
+    num_label_tokens: Count | None = written_default(None)
     num_media: Count | None = None
 
 
@@ -56,7 +56,7 @@ class LengthsManifest(Manifest, frozen=True, kw_only=True):
     options: Mapping[str, Any]
     transform: Transform | None = None
     shards: tuple[Shard, ...]
-    text_engine: Mapping[str, Any] | None = written(None)
+    text_engine: Mapping[str, Any] | None = written_default(None)
     sources: tuple[Source, ...]
     files: tuple[File, ...]
     keys: tuple[tuple[str, ...], ...] | None = None
@@ -67,7 +67,7 @@ class LengthsManifest(Manifest, frozen=True, kw_only=True):
     software: Mapping[str, Any] = field(default_factory=dict)
 
 
-def fingerprint(stated: Mapping[str, Any]) -> str:
+def fingerprint_table(stated: Mapping[str, Any]) -> str:
     """Return the digest of what a table was counted of and by, and of its sums.
 
     It names no place and no library. The values are in the digests of a plan's windows.
@@ -86,12 +86,12 @@ def fingerprint(stated: Mapping[str, Any]) -> str:
             [shard["fingerprint"], shard["rows"], shard["source"], shard.get("container", "jsonl")]
             for shard in stated["shards"]
         ],
-        "sources": [_source(source) for source in stated["sources"]],
+        "sources": [_describe_source(source) for source in stated["sources"]],
     }
     return digest(canonical_json(head))
 
 
-def _source(source: Mapping[str, Any]) -> list[Any]:
+def _describe_source(source: Mapping[str, Any]) -> list[Any]:
     """Return what of a source is not a place: its name, whether nothing outside its media root is
     read, its own names for things, and its sums."""
     layout = source.get("layout") or {}
@@ -112,7 +112,9 @@ def existing_manifest(path: str) -> tuple[LengthsManifest | None, str | None]:
     if KIND.manifest not in storage.names(path):
         return None, None
     try:
-        return load(urls.join(path, KIND.manifest), LengthsManifest, "it is written again"), None
+        return load_manifest(
+            urls.join(path, KIND.manifest), LengthsManifest, "it is written again"
+        ), None
     except (FormatError, OSError) as error:
         return None, str(error)
 
@@ -156,7 +158,7 @@ def known_table(
         return KnownTable(None, [StoredFile(uri)])
     path = urls.join(uri, "manifest.json")
     if storage.is_file(path):
-        manifest = load(path, LengthsManifest, HELP)
+        manifest = load_manifest(path, LengthsManifest, HELP)
         if fingerprint not in (None, manifest.fingerprint):
             raise FormatError(f"{uri} is not the table that was planned")
         return KnownTable(manifest, [file.within(uri) for file in manifest.files])

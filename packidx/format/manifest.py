@@ -30,7 +30,7 @@ class Unfit(ValueError):
 
 class JsonObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A JSON object with known members; one that has its default is left out where it is written,
-    unless it is always `written`."""
+    unless it is always `written_default`."""
 
     def to_json(self) -> dict[str, Any]:
         """The object for `json`."""
@@ -41,7 +41,7 @@ class JsonObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 K = TypeVar("K", bound=JsonObject)
 
 
-def decoded(kind: type[K], value: Any) -> K:
+def decode_json(kind: type[K], value: Any) -> K:
     """`value`, as `json` has it, as an object of `kind`.
 
     Raises:
@@ -53,7 +53,7 @@ def decoded(kind: type[K], value: Any) -> K:
         raise Unfit(f"is not as FORMAT.md has it: {error}") from None
 
 
-def written(default: Any) -> Any:
+def written_default(default: Any) -> Any:
     """A field with a default, which is written even so."""
     return field(default_factory=lambda: default)
 
@@ -219,7 +219,7 @@ class Compared(JsonObject, frozen=True, kw_only=True, rename={"by": "with"}):
     """``'transformers 5.23.0'``; None if nothing was compared."""
     reason: str | None = None
     """Reason if nothing was compared."""
-    computed: tuple[str, ...] = written(())
+    computed: tuple[str, ...] = written_default(())
     """Kinds whose tokens are those that the rules give."""
     built: Mapping[str, str] = field(default_factory=dict)
     """Kinds whose records are all built → the first difference."""
@@ -279,15 +279,15 @@ class Manifest(JsonObject, frozen=True, kw_only=True, dict=True):
     FORMAT: ClassVar[str]
     VERSION: ClassVar[int]
 
-    format: str = written("")
-    version: int = written(0)
-    digest: str = written("")
+    format: str = written_default("")
+    version: int = written_default(0)
+    digest: str = written_default("")
 
 
 M = TypeVar("M", bound=Manifest)
 
 
-def load(path: str | Path, kind: type[M], remedy: str) -> M:
+def load_manifest(path: str | Path, kind: type[M], remedy: str) -> M:
     """The manifest at `path`, which is what FORMAT.md says: what reads it need not look again.
 
     Args:
@@ -322,15 +322,15 @@ def load(path: str | Path, kind: type[M], remedy: str) -> M:
         if (own := content_digest(stated)) != stated.get("digest"):
             was = f"digest {stated.get('digest')!r:.70}, its content {own}"
             raise FormatError(f"{path} has {was}: it was changed after it was written; {remedy}")
-        return decoded(kind, stated)
+        return decode_json(kind, stated)
     except Unfit as error:
         raise FormatError(f"{path} {error}; {remedy}") from None
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{path} holds what is not JSON ({error!r:.80}); {remedy}") from None
 
 
-def sealed(manifest: M) -> M:
-    """A manifest to be written: with its digest, and proven to be one that `load` takes.
+def seal_manifest(manifest: M) -> M:
+    """A manifest to be written: with its digest, and proven to be one that `load_manifest` takes.
 
     Raises:
         FormatError: it is not.
@@ -339,7 +339,7 @@ def sealed(manifest: M) -> M:
     head = {"format": kind.FORMAT, "version": kind.VERSION}
     try:
         stated = load_json(json.dumps(manifest.to_json() | head))
-        return decoded(kind, stated | {"digest": content_digest(stated)})
+        return decode_json(kind, stated | {"digest": content_digest(stated)})
     except ValueError as error:
         raise FormatError(
             f"the {kind.FORMAT} manifest {error}, which no reader would take: tell packidx's"

@@ -32,7 +32,7 @@ def scan_of(files: Iterable[str | Path], may_differ: bool = False) -> str:
     A file is the one of that very name, and its columns are those in it: no mark in a path makes a
     pattern, no ``~`` a home folder, and no folder named ``a=1`` a column.
     """
-    listed = ", ".join(quoted(pattern_of(file)) for file in files)
+    listed = ", ".join(quote_literal(pattern_of(file)) for file in files)
     by_name = ", union_by_name = true" if may_differ else ""
     return f"read_parquet([{listed}], hive_partitioning = false{by_name})"
 
@@ -42,7 +42,7 @@ def pattern_of(file: str | Path) -> str:
     return _MARK.sub(r"[\g<0>]", os.path.abspath(file))
 
 
-def quoted(text: str) -> str:
+def quote_literal(text: str) -> str:
     """`text` as a literal of SQL."""
     return "'" + text.replace("'", "''") + "'"
 
@@ -88,7 +88,7 @@ def as_arrow(values: NDArray[np.integer]) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
-def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def conform_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """`table` with exactly the columns of `schema`, absent ones null.
 
     Raises:
@@ -99,7 +99,7 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
         if field.name in table.column_names:
             columns.append(table.column(field.name).cast(field.type))
         else:
-            columns.append(_nulls(table.num_rows, field.type))
+            columns.append(_make_nulls(table.num_rows, field.type))
     return pa.Table.from_arrays(columns, schema=schema)
 
 
@@ -108,7 +108,7 @@ def _null_block(kind: pa.DataType) -> pa.Array:
     return pa.nulls(_NULLS, kind)
 
 
-def _nulls(count: int, kind: pa.DataType) -> pa.ChunkedArray:
+def _make_nulls(count: int, kind: pa.DataType) -> pa.ChunkedArray:
     """`count` nulls, all in the memory of the same few."""
     block = _null_block(kind)
     chunks = [block] * (count // _NULLS)

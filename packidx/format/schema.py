@@ -85,14 +85,14 @@ DROPPED = pa.schema(
 )
 
 
-def _stored(schema: pa.Schema) -> pa.Schema:
+def _to_stored(schema: pa.Schema) -> pa.Schema:
     """Columns as a window's files have them: numbers count within the window, which no file knows
     the number of."""
     fields = [field for field in schema if field.name not in ("pack_id", "window")]
     return pa.schema([pa.field("pack", pa.int64()), *fields])
 
 
-STORED_PACKS, STORED_SAMPLES = _stored(PACKS), _stored(SAMPLES)
+STORED_PACKS, STORED_SAMPLES = _to_stored(PACKS), _to_stored(SAMPLES)
 
 METHODS = ("exact", "precomputed", "heuristic")
 """Strongest first; a row's is the weakest of its parts."""

@@ -28,7 +28,7 @@ import pyarrow as pa
 from packidx.arrays import Int64s, Uint64s
 from packidx.errors import FormatError, MismatchError, OptionError
 from packidx.format.index import IndexManifest
-from packidx.format.manifest import Count, JsonObject, Positive, written
+from packidx.format.manifest import Count, JsonObject, Positive, written_default
 from packidx.format.schema import fields_of
 from packidx.hashing import derive_key, splitmix64, splitmix64s
 from packidx.permutation import permute
@@ -278,7 +278,7 @@ class State(JsonObject, frozen=True, kw_only=True):
         position: packs consumed in this epoch, over all ranks.
     """
 
-    version: Literal[1] = written(1)
+    version: Literal[1] = written_default(1)
     snapshot_id: str
     seed: Count
     epoch: Count

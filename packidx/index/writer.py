@@ -22,7 +22,7 @@ from packidx.format.index import (
     snapshot_id,
     windows_folder,
 )
-from packidx.format.manifest import sealed
+from packidx.format.manifest import seal_manifest
 from packidx.index.opening import read_head
 from packidx.io import storage, urls
 from packidx.io.files import fsync_path, json_text, locked, remove_tree
@@ -89,7 +89,7 @@ def publish(
     existed = was_whole and there is not None and _not_in_id(there) == _not_in_id(planned)
     if not existed:
         head = read_head(index) if there is None else there.parent
-        manifest = sealed(
+        manifest = seal_manifest(
             replace(
                 planned,
                 snapshot_id=ident,

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from packidx.arrays import Bools, Int64s
 from packidx.errors import PackidxError
 from packidx.format.lengths import KIND, LengthsManifest
-from packidx.format.manifest import load
+from packidx.format.manifest import load_manifest
 from packidx.format.schema import PlannedSample
 from packidx.io import urls
 from packidx.io.cache import local_copy
@@ -71,7 +71,7 @@ def shown_samples(
         FormatError, OSError: the table cannot be read.
         PackidxError: nothing can be encoded.
     """
-    manifest = load(urls.join(path, KIND.manifest), LengthsManifest, "estimate again")
+    manifest = load_manifest(urls.join(path, KIND.manifest), LengthsManifest, "estimate again")
     fetcher = Fetcher(_Records(path, manifest), transform, encode)
     return [
         {

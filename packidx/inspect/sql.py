@@ -18,7 +18,7 @@ import duckdb
 
 from packidx.errors import NotFoundInIndex, OptionError, PackidxError, SourceError
 from packidx.format.lengths import KnownTable, known_table
-from packidx.format.parquet import pattern_of, quoted
+from packidx.format.parquet import pattern_of, quote_literal
 from packidx.format.step_log import LOG_VIEWS, log_files
 from packidx.index import Index, open_index
 from packidx.index.frames import (
@@ -129,7 +129,7 @@ def connect_locked(views: Views, result: str) -> duckdb.DuckDBPyConnection:
     }
     connection = connect(views, locks)
     allowed = dict.fromkeys([*views.paths, *map(pattern_of, views.paths), result])
-    connection.execute(f"SET allowed_paths = [{', '.join(map(quoted, allowed))}]")
+    connection.execute(f"SET allowed_paths = [{', '.join(map(quote_literal, allowed))}]")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
     return connection
@@ -164,7 +164,7 @@ def tables_of(tables: Mapping[str, tuple[Index, str]]) -> Iterator[duckdb.DuckDB
     for name, (index, table) in tables.items():
         views.add_table(name, index, table)
     with connect(views) as connection, tempfile.TemporaryDirectory("", "packidx-") as spilled:
-        connection.execute(f"SET temp_directory = {quoted(spilled)}")
+        connection.execute(f"SET temp_directory = {quote_literal(spilled)}")
         yield connection
 
 
@@ -217,7 +217,7 @@ def write_result(
                 column = '"' + name.replace('"', '""') + '"'
                 finite = f"{column} = NULL WHERE NOT isfinite({column})"
                 connection.execute(f"UPDATE __result.rows SET {finite}")
-        connection.execute(f"COPY __result.rows TO {quoted(path)} ({copied})")
+        connection.execute(f"COPY __result.rows TO {quote_literal(path)} ({copied})")
     finally:
         connection.execute("DROP TABLE __result.rows")
 

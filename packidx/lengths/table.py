@@ -232,7 +232,7 @@ class Lengths:
         first = max(0, bisect_right(self.groups, start, key=start_of) - 1)
         groups = self.groups[first : bisect_left(self.groups, stop, key=start_of)]
         skipped = start - groups[0].start if groups else 0
-        frame = self._frame(groups, wanted).slice(skipped, stop - start)
+        frame = self._read_frame(groups, wanted).slice(skipped, stop - start)
         rows = LengthsRows(self, start, frame)
         if "sample_id" in wanted:
             rows.check_ids()
@@ -291,14 +291,14 @@ class Lengths:
             before[source.eq_missing(name).to_numpy()] = number
         return before
 
-    def _frame(self, groups: Sequence[RowGroup], columns: list[str]) -> pl.DataFrame:
+    def _read_frame(self, groups: Sequence[RowGroup], columns: list[str]) -> pl.DataFrame:
         """Rows of row groups, those of each file in ascending order of their ids."""
         runs = [list(run) for _, run in groupby(groups, key=attrgetter("file"))]
         frames, copies = [], local_copies([self.files[run[0].file] for run in runs])
         for copy, run in zip(copies, runs, strict=True):
             file = run[0].file
             wanted = [name for name in columns if name in self.names[file]]
-            with readable(self.uri):
+            with name_read_errors(self.uri):
                 opened = pq.ParquetFile(
                     copy,
                     metadata=self.footers[file],
@@ -313,7 +313,7 @@ class Lengths:
             frames.append(pl.DataFrame(pl.from_arrow(table)))
         frame = pl.concat(frames, how="diagonal_relaxed") if frames else pl.DataFrame()
         known = (frame.get_column(name) for name in columns if name in frame.columns)
-        return frame.select(typed(column, self.uri) for column in known)
+        return frame.select(cast_column(column, self.uri) for column in known)
 
     def _read_unordered(self) -> LengthsRows:
         """The whole table, sorted: its row groups say nothing of the order of its samples."""
@@ -322,7 +322,7 @@ class Lengths:
             for file, footer in enumerate(self.footers)
             for number in range(footer.num_row_groups)
         ]
-        frame = self._frame(groups, self.columns)
+        frame = self._read_frame(groups, self.columns)
         ids = frame.get_column("sample_id")
         if ids.null_count():
             raise FormatError(
@@ -350,7 +350,7 @@ _COUNTS = {
 _MOST = 1 << 48
 
 
-def typed(column: pl.Series, uri: str) -> pl.Series:
+def cast_column(column: pl.Series, uri: str) -> pl.Series:
     """`column` if it is what the schema says, else a FormatError that names it."""
     name, kind = column.name, column.dtype
     want = LENGTHS_WITH_SPANS.field(name).type
@@ -459,12 +459,12 @@ def read_footer(file: StoredFile) -> pq.FileMetaData:
         SourceError: it is not a Parquet file.
     """
     copy = local_copy(file)  # compared first: a damaged footer may end the process in Arrow
-    with readable(file.path):
+    with name_read_errors(file.path):
         return pq.read_metadata(copy)
 
 
 @contextlib.contextmanager
-def readable(uri: str) -> Iterator[None]:
+def name_read_errors(uri: str) -> Iterator[None]:
     """Raise what Arrow says of a file that is damaged as a SourceError."""
     try:
         yield

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from packidx.errors import MismatchError, OptionError, SourceError
 from packidx.format.index import IndexManifest, LengthsOf, Options, Result, Source, Window
-from packidx.format.manifest import decoded
+from packidx.format.manifest import decode_json
 from packidx.index.writer import publish, writing
 from packidx.io.files import remove_tree
 from packidx.lengths.table import Lengths, read_lengths
@@ -150,7 +150,7 @@ def _manifest(job: PlanJob, block: int, windows: Sequence[Window]) -> IndexManif
         dropped.update(window.dropped_of)
     sources = [source.to_json() for source in manifest.sources] if manifest else None
     stated = sources_of_bare(table) if sources is None else sources
-    own = (decoded(Source, {**each, "num_dropped": dropped[each["name"]]}) for each in stated)
+    own = (decode_json(Source, {**each, "num_dropped": dropped[each["name"]]}) for each in stated)
     lengths = LengthsOf(
         uri=table.uri,
         fingerprint=table.fingerprint(),

@@ -8,7 +8,7 @@ from typing import Any
 
 from packidx.errors import OptionError
 from packidx.format.index import Options
-from packidx.format.manifest import decoded
+from packidx.format.manifest import decode_json
 from packidx.plan.cost_model import DEFAULT_PRESET, parse_cost
 from packidx.plan.options import DEFAULTS, OPTIONS, PlanOptions, micro_steps_of
 
@@ -54,7 +54,7 @@ def with_defaults(asked: PlanOptions, weakest_method: str) -> Options:
     values |= {"margin": float(margin), "planned_capacity": padded, "cost_model": cost.to_json()}
     values |= {"holdout": None if share is None else str(share)}
     values |= {"side": "holdout" if is_rest else "train", "weights": {}, "continues": None}
-    return decoded(Options, values | dict.fromkeys(nothing))
+    return decode_json(Options, values | dict.fromkeys(nothing))
 
 
 def inherited(options: Options) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from packidx.arrays import Bools, Int32s, Int64s
 from packidx.errors import FormatError
 from packidx.format.index import Window, folder_name
-from packidx.format.parquet import as_arrow, conform
+from packidx.format.parquet import as_arrow, conform_table
 from packidx.format.schema import PLANNED_MEDIA, SAMPLES_OPTIONAL, STORED_PACKS, STORED_SAMPLES
 from packidx.index.window_files import WindowFiles
 from packidx.packing.slots import in_chunks
@@ -100,7 +100,7 @@ def _packs_table(sums: Sums, group: Int32s, group_names: list[str]) -> pa.Table:
                 "the lengths"
             )
         columns[name] = pa.array(values, kind, mask=null)
-    return conform(pa.table(columns), STORED_PACKS)
+    return conform_table(pa.table(columns), STORED_PACKS)
 
 
 def _samples_table(
@@ -147,4 +147,6 @@ def _samples_table(
         media = items.rows.arrow("media", rows)  # a piece has none, or all that its sample has
         columns["media"] = media.cast(PLANNED_MEDIA)
     absent = [name for name in SAMPLES_OPTIONAL if name not in columns]
-    return conform(pa.table(columns), pa.schema(f for f in STORED_SAMPLES if f.name not in absent))
+    return conform_table(
+        pa.table(columns), pa.schema(f for f in STORED_SAMPLES if f.name not in absent)
+    )

@@ -28,7 +28,7 @@ from packidx.estimate.counter import BATCH, JobShard, job_shards
 from packidx.estimate.parts import Sums, numbers_of, stated_sums
 from packidx.estimate.summary import CountSummary
 from packidx.format.lengths import LengthsManifest
-from packidx.format.manifest import as_planned, load
+from packidx.format.manifest import as_planned, load_manifest
 from packidx.io import files, storage
 from packidx.io.output_folder import Kind, replacing
 from packidx.lengths.table import Lengths, read_lengths
@@ -53,7 +53,7 @@ _COLUMNS = ["text_tokens", "length", "media", "method", "reason"]
 _ENTRIES = {"images": pa.int64(), "videos": pa.float64(), "audios": pa.int64()}
 _TYPES = (
     pa.int64(),
-    pa.struct({f"{name}_meta": pa.list_(pa.list_(kind)) for name, kind in _ENTRIES.items()}),
+    pa.struct({f"{name}_make_meta": pa.list_(pa.list_(kind)) for name, kind in _ENTRIES.items()}),
 )
 """Types of the two columns."""
 
@@ -108,7 +108,9 @@ def precompute(
         counted = estimate_lengths(
             found.given, lengths, processor=processor, progress=progress, **options
         )
-        manifest = load(os.path.join(lengths, "manifest.json"), LengthsManifest, "start again")
+        manifest = load_manifest(
+            os.path.join(lengths, "manifest.json"), LengthsManifest, "start again"
+        )
         own = job_shards(found.shards, manifest.shards, True, *found.media)
         firsts = itertools.accumulate((shard.rows for shard in manifest.shards), initial=0)
         paths = (os.path.join(built.table, name) for name in found.names)
@@ -136,27 +138,27 @@ def precompute(
             "text_engine": manifest.text_engine,
             "options": {"media_root": found.media[0], "remote_media": list(found.media[1])},
             "shards": [
-                {"name": name, **as_planned(shard).to_json(), **_told(each)}
+                {"name": name, **as_planned(shard).to_json(), **_sums_of(each)}
                 | ({"layout": layout.to_json()} if (layout := layouts[shard.source]) else {})
                 for name, shard, each in zip(found.names, manifest.shards, sums, strict=True)
             ],
-            **_told(total),
+            **_sums_of(total),
         }
         files.write_json(os.path.join(built.table, KIND.manifest), stated)
     return PrecomputeSummary(
         path=output,
         num_shards=len(found.names),
-        **_told(total),
+        **_sums_of(total),
         num_tokens=total["num_tokens", ""],
         methods=numbers_of(total, "method"),
-        sources=[{"name": name, **_told(each)} for name, each in of_sources.items()],
+        sources=[{"name": name, **_sums_of(each)} for name, each in of_sources.items()],
         encoder={} if manifest.encoder is None else manifest.encoder.to_json(),
         seconds=time.monotonic() - begun,
         warnings=counted.warnings,
     )
 
 
-def _told(sums: Sums) -> dict[str, Any]:
+def _sums_of(sums: Sums) -> dict[str, Any]:
     """The records of some sums, as manifests and summaries have them."""
     stated = stated_sums(sums)
     return {name: stated[name] for name in ("num_samples", "num_rejected", "rejected")}
@@ -179,7 +181,7 @@ Given = dict[str, Any]
 """Keys and values that a record is given; none if it is not counted."""
 
 
-def _names(shard: JobShard) -> tuple[str, str]:
+def _column_names(shard: JobShard) -> tuple[str, str]:
     """Return what a shard's layout calls ``_text_tokens`` and ``mm_inputs_meta``."""
     columns = shard.file.layout.columns
     return columns.get("text_tokens", TEXT_TOKENS), columns.get("mm_inputs_meta", META)
@@ -193,7 +195,7 @@ def write_shard(task: JoinTask, lengths: Lengths) -> Sums:
     """
     shard, sums = task.shard, Sums()
     os.makedirs(os.path.dirname(task.path), exist_ok=True)
-    joined = _joined(task, lengths, sums)
+    joined = _join_records(task, lengths, sums)
     with local_shard(shard.file.path) as copy, files.naming(task.path):
         write = _write_parquet if shard.file.container == "parquet" else _write_lines
         write(copy, joined, task)
@@ -202,10 +204,12 @@ def write_shard(task: JoinTask, lengths: Lengths) -> Sums:
     return sums
 
 
-def _joined(task: JoinTask, lengths: Lengths, sums: Sums) -> Iterator[tuple[ReadRecord, Given]]:
+def _join_records(
+    task: JoinTask, lengths: Lengths, sums: Sums
+) -> Iterator[tuple[ReadRecord, Given]]:
     """Yield the records of a shard in order, with what they are given, and add to `sums`."""
     shard, at = task.shard, task.first_row
-    tokens, meta = _names(shard)
+    tokens, meta = _column_names(shard)
     for part in shard.stated.ranges:
         records = shard.read(part)
         while batch := list(itertools.islice(records, BATCH)):
@@ -213,7 +217,9 @@ def _joined(task: JoinTask, lengths: Lengths, sums: Sums) -> Iterator[tuple[Read
             at += len(batch)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # here, as filters belong to all threads
-                looked_up = storage.overlapped(lambda record: _infos(record, shard.root), batch)
+                looked_up = storage.overlapped(
+                    lambda record: _media_infos(record, shard.root), batch
+                )
             for record, row, infos in zip(batch, rows, looked_up, strict=True):
                 reason = row["reason"]
                 if reason is None and row["method"] == "heuristic":
@@ -229,11 +235,11 @@ def _joined(task: JoinTask, lengths: Lengths, sums: Sums) -> Iterator[tuple[Read
                     sums["method", row["method"]] += 1
                     given[tokens] = row["text_tokens"]
                     if infos:
-                        given[meta] = _meta(row["media"], infos)
+                        given[meta] = _make_meta(row["media"], infos)
                 yield record, given
 
 
-def _infos(record: ReadRecord, root: MediaRoot) -> list[MediaInfo] | None:
+def _media_infos(record: ReadRecord, root: MediaRoot) -> list[MediaInfo] | None:
     """Return what is known of a record's media; None if one of them cannot be used."""
     try:
         talk = record.conversation
@@ -242,7 +248,9 @@ def _infos(record: ReadRecord, root: MediaRoot) -> list[MediaInfo] | None:
         return None
 
 
-def _meta(media: Sequence[Mapping[str, Any]], infos: Sequence[MediaInfo]) -> dict[str, list[Any]]:
+def _make_meta(
+    media: Sequence[Mapping[str, Any]], infos: Sequence[MediaInfo]
+) -> dict[str, list[Any]]:
     """``mm_inputs_meta`` of media in order of appearance."""
     meta: dict[str, list[Any]] = {}
     for medium, info in zip(media, infos, strict=True):
@@ -279,10 +287,10 @@ def _write_lines(copy: str, joined: Iterator[tuple[ReadRecord, Given]], task: Jo
 
 def _write_parquet(copy: str, joined: Iterator[tuple[ReadRecord, Given]], task: JoinTask) -> None:
     """Write the shard with its two columns, row group by row group."""
-    names = _names(task.shard)
+    names = _column_names(task.shard)
     try:
         source = pq.ParquetFile(os.path.abspath(copy), pre_buffer=False)
-        written = _with(source.schema_arrow.empty_table(), names, []).schema
+        written = _with_counts(source.schema_arrow.empty_table(), names, []).schema
         codec = "snappy"
         if source.num_row_groups and source.metadata.num_columns:
             codec = source.metadata.row_group(0).column(0).compression.lower()
@@ -291,14 +299,14 @@ def _write_parquet(copy: str, joined: Iterator[tuple[ReadRecord, Given]], task: 
             for number in range(source.num_row_groups):
                 table = source.read_row_group(number, use_threads=False)
                 values = [given for _, given in itertools.islice(joined, table.num_rows)]
-                table = _with(table, names, values)
+                table = _with_counts(table, names, values)
                 out.write_table(table, row_group_size=max(1, table.num_rows))
     except pa.ArrowException as error:
         text = f"{task.shard.file.path} is a Parquet file that is damaged ({error})"
         raise SourceError(text) from None
 
 
-def _with(table: pa.Table, names: Sequence[str], values: Sequence[Given]) -> pa.Table:
+def _with_counts(table: pa.Table, names: Sequence[str], values: Sequence[Given]) -> pa.Table:
     """Return `table` with the two columns, in their own places or behind the others."""
     for name, kind in zip(names, _TYPES, strict=True):
         column = pa.array([given.get(name) for given in values], kind)

@@ -39,7 +39,7 @@ from packidx.records.media.references import media_in, refs_of
 from packidx.records.read import CARRIED
 from packidx.records.shards import scan_shards
 from packidx.run import open_workers
-from packidx.run.workers import Progress, num_workers, silent
+from packidx.run.workers import Progress, num_workers, report_nothing
 from packidx.software import software
 
 KIND = Kind(what="folder of resized images", manifest=".packidx.json", format="packidx-images")
@@ -101,7 +101,7 @@ def write_images(
             of its own size alone.
         MissingExtraError: torch or transformers is missing.
     """
-    begun, progress, output = time.monotonic(), progress or silent, os.fspath(output)
+    begun, progress, output = time.monotonic(), progress or report_nothing, os.fspath(output)
     workers = options.get("workers")
     found = find_sources(sources, options, output, KIND, _TEXT, "__")
     load_encoder = functools.partial(
@@ -127,7 +127,7 @@ def write_images(
         total, done, used = Counter(dict.fromkeys(_COUNTED, 0)), 0, set[str]()
         num_records = sum(shard.stated.rows for shard in own)
         with open_workers("local", workers) as pool:
-            written = pool.map(_write, tasks, load_encoder, here=lambda: encoder)
+            written = pool.map(_write_task, tasks, load_encoder, here=lambda: encoder)
             for task, (lines, each, named) in zip(tasks, written, strict=True):
                 with open(f"{built.table}/{task.name}", "ab") as out:
                     out.write(lines)
@@ -172,7 +172,7 @@ class _Task(NamedTuple):
 _COUNTED = ("num_records", "num_references", "num_unchanged", "num_left_out")
 
 
-def _write(task: _Task, encoder: ProcessorEncoder) -> tuple[bytes, Counter[str], set[str]]:
+def _write_task(task: _Task, encoder: ProcessorEncoder) -> tuple[bytes, Counter[str], set[str]]:
     """Write the images of some records; return the new records in lines, and their images."""
     done, used = Counter(dict.fromkeys(_COUNTED, 0)), set[str]()
     shard, columns, lines = task.shard, dict[str, str](), list[bytes]()
@@ -184,7 +184,7 @@ def _write(task: _Task, encoder: ProcessorEncoder) -> tuple[bytes, Counter[str],
                 raise read.error or BadRecord("bad_record", "no conversation")
             media = map(images.moved, read.conversation.media)
             written = messages_of(read.conversation, [*media])
-            record = _carried(read.key, read.data or {}, columns) | written
+            record = _carried_columns(read.key, read.data or {}, columns) | written
             if read.conversation.text_tokens is not None:
                 record["_text_tokens"] = read.conversation.text_tokens
             done["num_references"] += len(images.names)
@@ -200,7 +200,7 @@ def _write(task: _Task, encoder: ProcessorEncoder) -> tuple[bytes, Counter[str],
     return b"".join(lines), done, used
 
 
-def _carried(
+def _carried_columns(
     key: str | None, original: Mapping[str, Any], columns: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return the id of a record and the columns that say nothing of what it trains on.
@@ -244,10 +244,10 @@ class _Images(MediaOpener):
         if source is None:
             raise BadRecord("bad_media", "an image without a path or bytes")
         label = label_of(medium.ref) if isinstance(medium.ref, str) else None
-        self.names.append(self._written(read_image(source, label), label))
+        self.names.append(self._write_image(read_image(source, label), label))
         return self.names[-1]
 
-    def _written(self, content: bytes, label: str | None) -> str:
+    def _write_image(self, content: bytes, label: str | None) -> str:
         """Write an image unless it is there; return its path below the folder."""
         digest = hashlib.sha256(content).hexdigest()[:32]
         stem = f"{FOLDER}/{digest[:2]}/{digest}"

@@ -28,17 +28,17 @@ from packidx.processor.counts import (
 )
 from packidx.processor.families import MediaModel
 from packidx.processor.kinds import KINDS
-from packidx.processor.requests import requested
+from packidx.processor.requests import apply_requests
 from packidx.processor.text.encoder import TextEncoder, TokenBatch
 from packidx.processor.text.sequence import (
     Ending,
     Expanded,
     FeatureRuns,
-    expand,
+    expand_media,
     locate_runs,
+    locate_tokens,
+    mask_trained_tokens,
     place_media,
-    places,
-    trained_tokens,
 )
 from packidx.records.conversation import Conversation, MediaInfo
 
@@ -94,14 +94,14 @@ class ConversationCounter:
         features = frozenset(() if self.files is None else self.files.feature_ids)
         for number, conversation in enumerate(conversations):
             if (ids := conversation.input_ids) is not None:
-                trained = _given_labels(ids, conversation.labels)
+                trained = _mask_given_labels(ids, conversation.labels)
                 counts.text_tokens[number], counts.label_tokens[number] = len(ids), trained.sum()
                 counts.method[number] = EXACT
                 spans.append(Spans.of(trained, np.full(len(ids), number)))
                 if not features.isdisjoint(ids):
-                    counts.errors[number] = media_token_in_text("input_ids hold")
+                    counts.errors[number] = refuse_media_token("input_ids hold")
             elif self.text is None:
-                counts.text_tokens[number], counts.method[number] = _guess(conversation)
+                counts.text_tokens[number], counts.method[number] = _guess_tokens(conversation)
             else:
                 try:
                     rendered[number] = self.expand(conversation, number, media)
@@ -132,7 +132,7 @@ class ConversationCounter:
         for number, medium in enumerate(listed):
             if medium.requests:
                 try:
-                    known[number] = requested(medium, known[number], files)
+                    known[number] = apply_requests(medium, known[number], files)
                 except BadRecord as error:
                     errors[number] = error
         for kind, name in enumerate(KINDS):
@@ -141,7 +141,7 @@ class ConversationCounter:
             if given and name not in vision.unpredictable:  # such a sample is built
                 chosen = list(given)
                 columns.fill(chosen, vision.expand(name, [*given.values()], owners[chosen]))
-        columns.errors |= not_together(files.name, vision, columns) | errors
+        columns.errors |= find_incompatible_media(files.name, vision, columns) | errors
         return columns
 
     def expand(self, conversation: Conversation, number: int, media: MediaColumns) -> Expanded:
@@ -151,14 +151,14 @@ class ConversationCounter:
             BadRecord: as `ChatTemplate.render`; ``no_eos_token`` for a document.
         """
         files = self._loaded[0]
-        ending = document_ending(files, conversation) if conversation.is_document else None
+        ending = find_document_ending(files, conversation) if conversation.is_document else None
         result = files.template_of(conversation).render(conversation)
         kinds, vision = [medium.kind for medium in conversation.media], files.vision
         if vision is None or not kinds or not vision.feature_tokens.keys() >= {*kinds}:
             return Expanded(result.text, result.label_spans, None if kinds else (), ending=ending)
         own = slice(media.offsets[number], media.offsets[number + 1])
         tokens, expansions = media.tokens[own].tolist(), media.expansions[own]
-        expanded = expand(result, kinds, tokens, expansions, vision.placeholders)
+        expanded = expand_media(result, kinds, tokens, expansions, vision.placeholders)
         expanded.ending = ending
         return expanded
 
@@ -170,7 +170,7 @@ class ConversationCounter:
                 ``cut_off``.
         """
         expanded = self.expand(conversation, 0, media)
-        batch, runs, trained, errors = self._encode([expanded])
+        batch, runs, trained, errors = self._encode_texts([expanded])
         for error in errors.values():
             raise error
         repeats = runs.repeats_of(batch)
@@ -179,7 +179,7 @@ class ConversationCounter:
         ids, trained = np.repeat(batch.ids, repeats), np.repeat(trained, repeats)
         return SampleTokens(ids, trained, starts, expanded.order)
 
-    def _encode(
+    def _encode_texts(
         self, expanded: Sequence[Expanded]
     ) -> tuple[TokenBatch, FeatureRuns, Bools, dict[int, BadRecord]]:
         """Return the tokens of some texts, their runs, True for label tokens, and errors."""
@@ -189,19 +189,19 @@ class ConversationCounter:
         batch = text.encode([item.text for item in expanded], adds, ends)
         runs = locate_runs(batch, expanded, files.feature_ids)
         lengths = batch.lengths + runs.extra
-        errors = {n: media_token_in_text() for n in runs.mismatched if expanded[n].runs is not None}
+        errors = {n: refuse_media_token() for n in runs.mismatched if expanded[n].runs is not None}
         for number in np.flatnonzero(lengths > self._limit).tolist():
             detail = f"{lengths[number]} tokens, and {files.name} leaves {files.limit}: take "
             detail += (
                 "max_length and truncation out of its tokenizer_config.json and tokenizer.json"
             )
             errors[number] = BadRecord("cut_off", detail)
-        return batch, runs, trained_tokens(batch, text, expanded, runs), errors
+        return batch, runs, mask_trained_tokens(batch, text, expanded, runs), errors
 
     def _count_texts(self, rendered: Mapping[int, Expanded], counts: Counts) -> Spans:
         """Count the texts of some samples; returns where their label tokens are."""
         rows, expanded = np.array(list(rendered)), list(rendered.values())
-        batch, runs, trained, errors = self._encode(expanded)
+        batch, runs, trained, errors = self._encode_texts(expanded)
         counts.errors |= {int(rows[number]): error for number, error in errors.items()}
         counts.method[rows] = EXACT
         sums = np.concatenate([[0], np.cumsum(trained)])
@@ -209,11 +209,11 @@ class ConversationCounter:
         own = place_media(counts.media, rows, expanded, runs)
         counts.text_tokens[rows] = batch.lengths + runs.extra - own
         spans = Spans.of(trained, np.repeat(rows, batch.lengths))
-        first, last = (places(batch, runs, at) for at in (spans.start, spans.stop - 1))
+        first, last = (locate_tokens(batch, runs, at) for at in (spans.start, spans.stop - 1))
         return spans._replace(start=first, stop=last + 1)
 
 
-def _guess(conversation: Conversation) -> tuple[int, int]:
+def _guess_tokens(conversation: Conversation) -> tuple[int, int]:
     """Return (tokens of the text, method), as the record states them or by its UTF-8 bytes."""
     if conversation.text_tokens is not None:
         return conversation.text_tokens, PRECOMPUTED
@@ -222,14 +222,14 @@ def _guess(conversation: Conversation) -> tuple[int, int]:
     return len(texts.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN, HEURISTIC
 
 
-def _given_labels(ids: Sequence[int], labels: Sequence[int] | None) -> Bools:
+def _mask_given_labels(ids: Sequence[int], labels: Sequence[int] | None) -> Bools:
     """Return which of a record's own ids contribute to the loss, bool ``[T]``."""
     trained = np.ones(len(ids), bool) if labels is None else np.asarray(labels, np.int64) >= 0
     trained[:1] = False
     return trained
 
 
-def document_ending(files: ProcessorFiles, document: Conversation) -> Ending:
+def find_document_ending(files: ProcessorFiles, document: Conversation) -> Ending:
     """Return what ends a document.
 
     Raises:
@@ -242,12 +242,14 @@ def document_ending(files: ProcessorFiles, document: Conversation) -> Ending:
     return Ending(files.end_of_text, policy.end_of_turn and any(policy.trains(document.turns)))
 
 
-def media_token_in_text(where: str = "a text holds") -> BadRecord:
+def refuse_media_token(where: str = "a text holds") -> BadRecord:
     """Return why a text with feature tokens of its own is refused."""
     return BadRecord("media_token_in_text", f"{where} a token that stands for media: remove it")
 
 
-def not_together(name: str, vision: MediaModel, media: MediaColumns) -> dict[int, BadRecord]:
+def find_incompatible_media(
+    name: str, vision: MediaModel, media: MediaColumns
+) -> dict[int, BadRecord]:
     """Return why media that each can be used cannot be in one sample of `name`, by number."""
     errors: dict[int, BadRecord] = {}
     is_video = (media.kind == KINDS.index("video")) & (media.grid[:, 0] > 0)

@@ -128,17 +128,19 @@ class Counts:
         np.maximum.at(self.method, owners, media.method)
         media.at[self.method[owners] != EXACT] = UNKNOWN
 
-        def total(values: Int64s) -> Int64s:
+        def sum_by_sample(values: Int64s) -> Int64s:
             sums = np.zeros_like(self.method)
             np.add.at(sums, owners, values)
             return sums
 
-        kinds = [total(np.where(media.kind == n, media.tokens, 0)) for n in range(len(KINDS))]
+        kinds = [
+            sum_by_sample(np.where(media.kind == n, media.tokens, 0)) for n in range(len(KINDS))
+        ]
         self.image_tokens, self.video_tokens, self.audio_tokens = kinds
         self.length = self.text_tokens + sum(kinds)
-        is_unknown = total(media.patches == UNKNOWN) > 0
-        self.vision_patches = np.where(is_unknown, UNKNOWN, total(media.patches))
-        self.vision_cost = np.where(is_unknown, UNKNOWN, total(media.cost))
+        is_unknown = sum_by_sample(media.patches == UNKNOWN) > 0
+        self.vision_patches = np.where(is_unknown, UNKNOWN, sum_by_sample(media.patches))
+        self.vision_cost = np.where(is_unknown, UNKNOWN, sum_by_sample(media.cost))
         # If none or all of a sample's tokens are label tokens, their number says it.
         is_told = (self.label_tokens > 0) & (self.label_tokens < self.length - 1)
         is_told &= self.method == EXACT

@@ -55,7 +55,7 @@ def complete_settings(
                 size.pop(old, None)
         merged["size"] = size
     kept = dict.fromkeys((*SETTINGS, *names))
-    return {key: plain(merged[key]) for key in kept if merged.get(key) is not None}
+    return {key: to_plain_json(merged[key]) for key in kept if merged.get(key) is not None}
 
 
 def named_settings(
@@ -73,16 +73,16 @@ def named_settings(
     return named
 
 
-def plain(value: Any) -> Any:
+def to_plain_json(value: Any) -> Any:
     """`value` as JSON with one spelling per number: 2.0 is 2, an enum is its value."""
     if isinstance(value, enum.Enum):
-        return plain(value.value)
+        return to_plain_json(value.value)
     if isinstance(value, bool | str) or value is None:
         return value
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_plain_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [to_plain_json(item) for item in value]
     if isinstance(value, int) or float(value).is_integer():
         return int(value)
     return float(value)

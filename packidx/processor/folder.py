@@ -36,7 +36,7 @@ _CODE = ("Processor", "Tokenizer", "ImageProcessor", "VideoProcessor", "FeatureE
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
-def fetch(name: str, trusts_code: bool) -> Path:
+def fetch_processor_files(name: str, trusts_code: bool) -> Path:
     """A folder with the small files of a model that is given by name.
 
     Raises:
@@ -145,7 +145,7 @@ def _refuse_odd(path: Path, key: str, value: Any) -> None:
         raise SourceError(f"{path}: {key} is {value!r}, which is not valid Unicode")
 
 
-def own_code(folder: Path, stated: Stated) -> str | None:
+def find_own_code(folder: Path, stated: Stated) -> str | None:
     """Return the first of a folder's files that names code of its own; None if none does."""
     beside = {name: read_json(folder / name) for name in ("tokenizer_config.json", "config.json")}
     for name, content in (beside | stated.files).items():
@@ -159,16 +159,16 @@ def own_code(folder: Path, stated: Stated) -> str | None:
 def read_templates(folder: Path, nested: Mapping[str, Any]) -> dict[str, str]:
     """Return the templates, by name, of the first place that has a default template."""
     config = read_json(folder / "tokenizer_config.json")
-    raw = {path.stem: _text(path) for path in sorted((folder / _TEMPLATES).glob("*.jinja"))}
+    raw = {path.stem: _read_text(path) for path in sorted((folder / _TEMPLATES).glob("*.jinja"))}
     if (default := folder / "chat_template.jinja").is_file():
-        raw[DEFAULT_TEMPLATE] = _text(default)
+        raw[DEFAULT_TEMPLATE] = _read_text(default)
     older = read_json(folder / "chat_template.json")
     stated = (nested.get("chat_template"), older.get("chat_template"), raw)
-    places = map(named_templates, (*stated, config.get("chat_template")))
+    places = map(to_named_templates, (*stated, config.get("chat_template")))
     return next((templates for templates in places if DEFAULT_TEMPLATE in templates), {})
 
 
-def named_templates(value: Any) -> dict[str, str]:
+def to_named_templates(value: Any) -> dict[str, str]:
     """Templates by their names; a single one is ``default``."""
     if isinstance(value, list):
         value = {item.get("name"): item.get("template") for item in value}
@@ -177,7 +177,7 @@ def named_templates(value: Any) -> dict[str, str]:
     return {name: text for name, text in value.items() if isinstance(text, str)}
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (ValueError, OSError) as error:

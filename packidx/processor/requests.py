@@ -27,7 +27,9 @@ _SAMPLING = frozenset(("fps", "nframes", "min_frames", "max_frames"))
 _MIN_TOKENS, _MAX_TOKENS = 4, 16384  # of an image, in qwen_vl_utils 0.0.14
 
 
-def requested(medium: Media, info: MediaInfo | None, files: ProcessorFiles) -> MediaInfo | None:
+def apply_requests(
+    medium: Media, info: MediaInfo | None, files: ProcessorFiles
+) -> MediaInfo | None:
     """Return what is known of a medium once it is as its record asks for.
 
     Args:
@@ -36,13 +38,13 @@ def requested(medium: Media, info: MediaInfo | None, files: ProcessorFiles) -> M
     Raises:
         BadRecord: ``unsupported_media_option``, the processor does not do as asked.
     """
-    unequal = _unequal(medium, info, files)
+    unequal = _find_unequal_options(medium, info, files)
     if not unequal:
         return info
     vision, asked = files.vision, medium.requests
     if info is not None and isinstance(vision, FamilyMedia):
         if medium.kind == "image" and vision.limits is not None and _SIZES.issuperset(unequal):
-            sides = _sides(info, asked, vision.limits)
+            sides = _requested_size(info, asked, vision.limits)
             if sides is not None:
                 return replace(info, height=sides[0], width=sides[1])
         if medium.kind == "video" and vision.sample_as and _SAMPLING.issuperset(unequal):
@@ -52,7 +54,7 @@ def requested(medium: Media, info: MediaInfo | None, files: ProcessorFiles) -> M
                 frames = sample(info.num_frames, info.fps)
                 return replace(info, frame_indices=tuple(frames.tolist()))
     name, value = next(iter(unequal.items()))
-    setting = _setting(medium.kind, name)
+    setting = _setting_name(medium.kind, name)
     fix = f"set {setting}={cut(value)} for all media with --processor-set, or "
     fact = "is read by the processor's settings"
     raise unsupported_option(
@@ -60,23 +62,27 @@ def requested(medium: Media, info: MediaInfo | None, files: ProcessorFiles) -> M
     )
 
 
-def _setting(kind: str, option: str) -> str:
+def _setting_name(kind: str, option: str) -> str:
     return f"{kind}s.{'num_frames' if option == 'nframes' else option}"
 
 
-def _unequal(medium: Media, info: MediaInfo | None, files: ProcessorFiles) -> dict[str, Any]:
+def _find_unequal_options(
+    medium: Media, info: MediaInfo | None, files: ProcessorFiles
+) -> dict[str, Any]:
     """Return the options of a medium that do not say what the processor's settings say, too."""
     settings, unequal = files.settings, {}
     for option, value in medium.requests.items():
         if option in OF_FRAMES and info is not None and info.extracted:
             continue
         is_off = option in _SAMPLING and not settings.get("videos.do_sample_frames")
-        if is_off or settings.get(_setting(medium.kind, option)) != value:
+        if is_off or settings.get(_setting_name(medium.kind, option)) != value:
             unequal[option] = value
     return unequal
 
 
-def _sides(info: MediaInfo, asked: dict[str, Any], limits: PixelLimits) -> tuple[int, int] | None:
+def _requested_size(
+    info: MediaInfo, asked: dict[str, Any], limits: PixelLimits
+) -> tuple[int, int] | None:
     """Return the height and width that an image is resized to; None if the options have none."""
     if any(type(value) is not int or value < 1 for value in asked.values()):
         return None

@@ -55,7 +55,7 @@ class Progress(Protocol):
         ``'files'``, which are reported by several threads."""
 
 
-def silent(doing: str, done: int, total: int) -> None:
+def report_nothing(doing: str, done: int, total: int) -> None:
     """Report nothing."""
 
 
@@ -124,34 +124,34 @@ class Workers:
             for item in items:
                 yield call(item, made)
         elif items:
-            self._start(setup, len(items))
+            self._start_processes(setup, len(items))
             pending = deque[Any]()
             try:
                 for item in items:
-                    if len(pending) >= self._ahead():
-                        yield self._result(pending.popleft())
-                    pending.append(self._submit(call, item))
+                    if len(pending) >= self._num_ahead():
+                        yield self._wait_result(pending.popleft())
+                    pending.append(self._submit_call(call, item))
                 while pending:
-                    yield self._result(pending.popleft())
+                    yield self._wait_result(pending.popleft())
             except process_executor.BrokenProcessPool:
                 raise SourceError(f"a worker process died: {MEMORY}") from None
             finally:
                 for handle in pending:  # the caller stopped, or an item failed
-                    self._cancel(handle)
+                    self._cancel_call(handle)
 
     def takes(self, num_items: int) -> bool:
         """Return True if so many items are for them, rather than for the calling process."""
         return min(self._most, num_items) > 1
 
-    def _start(self, setup: Setup, num_items: int) -> None:
+    def _start_processes(self, setup: Setup, num_items: int) -> None:
         """Start the processes, unless they run with this setup already."""
         if self._executor is not None and setup == self._setup:
             return
         self.close()
-        arguments = packed(setup), os.getpid()
+        arguments = pickle_setup(setup), os.getpid()
         self._setup, self._processes = setup, min(self._most, num_items)
         self._executor = ProcessPoolExecutor(
-            self._processes, initializer=_start_process, initargs=arguments
+            self._processes, initializer=_start_worker_process, initargs=arguments
         )
         # Without psutil and pgrep loky warns, and kills the processes without their children.
         warnings.filterwarnings("ignore", "Failed to kill subprocesses", UserWarning)
@@ -164,17 +164,17 @@ class Workers:
             self._executor.shutdown(wait=True, kill_workers=True)
             self._executor = None
 
-    def _ahead(self) -> int:
+    def _num_ahead(self) -> int:
         return AHEAD * self._processes
 
-    def _submit(self, call: Call, item: Any) -> Any:
+    def _submit_call(self, call: Call, item: Any) -> Any:
         """Return a handle of a call in another process."""
-        return self._executor.submit(_run, call, item)
+        return self._executor.submit(_run_call, call, item)
 
-    def _result(self, handle: Any) -> Any:
+    def _wait_result(self, handle: Any) -> Any:
         return handle.result()
 
-    def _cancel(self, handle: Any) -> None:
+    def _cancel_call(self, handle: Any) -> None:
         handle.cancel()
 
     def __enter__(self) -> Self:
@@ -184,7 +184,7 @@ class Workers:
         self.close()
 
 
-def packed(setup: Setup) -> bytes:
+def pickle_setup(setup: Setup) -> bytes:
     """Pickle a setup, functions of the caller's script by value.
 
     Raises:
@@ -216,7 +216,7 @@ _made: Any = None  # of a worker process
 _failure: Exception | None = None
 
 
-def _start_process(setup: bytes, parent: int) -> None:
+def _start_worker_process(setup: bytes, parent: int) -> None:
     """Ignore Ctrl-C, on which the parent ends its workers; end with the parent; run `setup`."""
     global _made, _failure
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -229,7 +229,7 @@ def _start_process(setup: bytes, parent: int) -> None:
         _failure = error
 
 
-def _run(call: Call, item: Any) -> Any:
+def _run_call(call: Call, item: Any) -> Any:
     if _failure is not None:
         raise _failure
     return call(item, _made)
@@ -266,14 +266,16 @@ class RayWorkers(Workers):
         """Return True if there is anything to do: Ray was asked for."""
         return num_items > 0
 
-    def _start(self, setup: Setup, num_items: int) -> None:
+    def _start_processes(self, setup: Setup, num_items: int) -> None:
         if self._ray is None:
             self._ray = self._session.enter_context(_ray_session(self._workers))
         if self._task is None or setup != self._setup:
             task = self._ray.remote(num_cpus=1, max_retries=_RETRIES)(run_task)
             driver: Driver = os.getcwd(), list(sys.path), software()
             # In a tuple, as Ray replaces an argument that is a reference by its value.
-            self._task = functools.partial(task.remote, driver, (self._ray.put(packed(setup)),))
+            self._task = functools.partial(
+                task.remote, driver, (self._ray.put(pickle_setup(setup)),)
+            )
             self._setup = setup
 
     def close(self) -> None:
@@ -281,14 +283,14 @@ class RayWorkers(Workers):
         self._session.close()
         self._ray = self._task = None
 
-    def _ahead(self) -> int:
+    def _num_ahead(self) -> int:
         cpus = int(self._ray.cluster_resources().get("CPU", 0))  # nodes may come and go
         return self._workers or AHEAD * max(1, cpus)
 
-    def _submit(self, call: Call, item: Any) -> Any:
+    def _submit_call(self, call: Call, item: Any) -> Any:
         return self._task(self._ray.cloudpickle.dumps((call, item)))
 
-    def _result(self, handle: Any) -> Any:
+    def _wait_result(self, handle: Any) -> Any:
         from ray.exceptions import RayError, RaySystemError, RayTaskError
 
         try:
@@ -303,7 +305,7 @@ class RayWorkers(Workers):
             name = type(error).__name__
             raise SourceError(f"Ray gave up a task ({name}): {MEMORY}") from None
 
-    def _cancel(self, handle: Any) -> None:
+    def _cancel_call(self, handle: Any) -> None:
         with contextlib.suppress(Exception):
             self._ray.cancel(handle, force=True)
 
@@ -357,7 +359,7 @@ def _ray_session(workers: int | None) -> Iterator[Any]:
         import ray
 
         if is_ours := not ray.is_initialized():
-            _connect(ray, workers)
+            _connect_ray(ray, workers)
             # Ray tells of every dead worker on stdout, which is for results, whatever is asked.
             ray._private.worker._worker_logs_enabled = False
     try:
@@ -369,7 +371,7 @@ def _ray_session(workers: int | None) -> Iterator[Any]:
             ray._private.worker._worker_logs_enabled = True
 
 
-def _connect(ray: Any, workers: int | None) -> None:
+def _connect_ray(ray: Any, workers: int | None) -> None:
     address = os.environ.get("RAY_ADDRESS") or "local"
     own = {"num_cpus": num_workers(workers), "include_dashboard": False}
     options = {"log_to_driver": False, "logging_level": logging.CRITICAL}

@@ -19,7 +19,7 @@ from packidx.digests import canonical_json, digest
 from packidx.errors import BadRecord, OptionError, SourceError
 from packidx.format.index import IndexManifest, LengthsOf, Options, Result, Source
 from packidx.format.lengths import LengthsManifest, known_table
-from packidx.format.manifest import DEFAULT, as_planned, decoded
+from packidx.format.manifest import DEFAULT, as_planned, decode_json
 from packidx.format.schema import LENGTHS, METHODS, PLANNED_MEDIA, PlannedSample
 from packidx.hashing import derive_key, hash_ints, hash_numbered
 from packidx.index import Index, PlannedPack
@@ -282,7 +282,9 @@ def _counted(
         methods=manifest.methods,
         transform=manifest.transform,
     )
-    sources = [decoded(Source, {**each.to_json(), "num_dropped": 0}) for each in manifest.sources]
+    sources = [
+        decode_json(Source, {**each.to_json(), "num_dropped": 0}) for each in manifest.sources
+    ]
     shards = tuple(map(as_planned, manifest.shards))
     return rows, {"lengths": lengths, "sources": tuple(sources), "shards": shards}
 

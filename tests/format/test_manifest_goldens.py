@@ -9,7 +9,7 @@ import pytest
 
 from packidx.format.index import IndexManifest
 from packidx.format.lengths import LengthsManifest
-from packidx.format.manifest import Manifest, load, sealed
+from packidx.format.manifest import Manifest, load_manifest, seal_manifest
 
 FOLDER = Path(__file__).with_name("manifest_goldens")
 GOLDENS = sorted(FOLDER.glob("*-*.json"))
@@ -22,8 +22,8 @@ def kind_of(golden: Path) -> type[Manifest]:
 
 @pytest.mark.parametrize("golden", GOLDENS, ids=lambda path: path.stem)
 def test_what_was_read_is_written_as_it_was(golden: Path) -> None:
-    manifest = load(golden, kind_of(golden), "stop")
-    for stated in (manifest, sealed(manifest)):
+    manifest = load_manifest(golden, kind_of(golden), "stop")
+    for stated in (manifest, seal_manifest(manifest)):
         assert json.loads(json.dumps(stated.to_json())) == json.loads(golden.read_bytes())
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from small_packs import make_index, record
 
 from packidx.errors import FormatError, NotFoundInIndex
-from packidx.format.manifest import sealed
+from packidx.format.manifest import seal_manifest
 from packidx.index import Index, open_index
 from packidx.io.files import write_json
 from packidx.plan import plan_packs
@@ -132,10 +132,10 @@ def test_a_manifest_that_was_edited_is_refused(index: Index, tmp_path: Path) -> 
 
 def test_a_writer_writes_no_manifest_that_a_reader_refuses(index: Index) -> None:
     manifest = read(index)
-    assert sealed(index.snapshot).to_json() == manifest == index.manifest
+    assert seal_manifest(index.snapshot).to_json() == manifest == index.manifest
     result = replace(index.snapshot.result, schedule_block=0)
     with pytest.raises(FormatError, match="which no reader would take"):
-        sealed(replace(index.snapshot, result=result))
+        seal_manifest(replace(index.snapshot, result=result))
 
 
 def test_a_snapshot_under_another_ones_name_is_refused(index: Index) -> None:

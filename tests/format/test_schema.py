@@ -57,7 +57,7 @@ def test_equal_rows_are_equal_bytes(tmp_path: Path) -> None:
         "key": pa.array([f"k{i}" if i % 4 else None for i in range(30)], pa.string()),
         "media": pa.array(media, schema.MEDIA),
     }
-    whole = parquet.conform(pa.table(columns), schema.LENGTHS)
+    whole = parquet.conform_table(pa.table(columns), schema.LENGTHS)
     chunks = pa.concat_tables([whole.slice(0, 7), whole.slice(7)])
     for number, table in enumerate((whole, chunks)):
         with parquet.open_writer(str(tmp_path / str(number)), schema.LENGTHS) as writer:

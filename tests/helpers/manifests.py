@@ -95,7 +95,7 @@ def reidentify(index: Index) -> str:
 
 def fingerprinted(manifest: dict[str, Any]) -> dict[str, Any]:
     """A lengths manifest with the fingerprint and the digest of its content."""
-    return sign({**manifest, "fingerprint": lengths.fingerprint(manifest)})
+    return sign({**manifest, "fingerprint": lengths.fingerprint_table(manifest)})
 
 
 def write_lengths_manifest(folder: Path, num_samples: int, columns: str, **members: Any) -> None:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from manifests import write_lengths_manifest
 
 from packidx.digests import digest
-from packidx.format.parquet import conform
+from packidx.format.parquet import conform_table
 from packidx.format.schema import LENGTHS
 from packidx.index import Index, open_index
 from packidx.plan import plan_packs
@@ -81,7 +81,7 @@ def write_lengths(
         for name in LENGTHS.names
     }
     part = lengths / "part-00000.parquet"
-    pq.write_table(conform(pa.table(columns), LENGTHS), part)
+    pq.write_table(conform_table(pa.table(columns), LENGTHS), part)
     encoder = {"fingerprint": fingerprint, "name": "synthetic"} if fingerprint else None
     described = [
         {"name": name, "media_root": media_root, "num_samples": len(rs)}

@@ -14,7 +14,7 @@ from manifests import file_of
 import packidx.index.writer
 from packidx import open_index, plan_packs
 from packidx.errors import OptionError, SourceError
-from packidx.format.parquet import conform
+from packidx.format.parquet import conform_table
 from packidx.format.schema import (
     DROPPED,
     LENGTHS,
@@ -81,7 +81,7 @@ def full_table(path: Path, rows: list[dict[str, Any]]) -> Path:
     full = [{"sample_id": i, "key": f"k{i}", **base, **row} for i, row in enumerate(rows)]
     names = sorted({name for row in full for name in row})
     columns = {n: pa.array([r.get(n) for r in full], LENGTHS.field(n).type) for n in names}
-    pq.write_table(conform(pa.table(columns), LENGTHS), path)
+    pq.write_table(conform_table(pa.table(columns), LENGTHS), path)
     return path
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from packidx import open_index, plan_packs
 from packidx.errors import FormatError, PackidxError
-from packidx.format.parquet import conform
+from packidx.format.parquet import conform_table
 from packidx.format.schema import LENGTHS
 from packidx.format.terms import NOT_ELIGIBLE
 
@@ -94,7 +94,7 @@ OPTIONS = st.fixed_dictionaries(
 def write(path: Path, rows: list[Row]) -> Path:
     names = sorted({name for row in rows for name in row})
     columns = {n: pa.array([r.get(n) for r in rows], LENGTHS.field(n).type) for n in names}
-    pq.write_table(conform(pa.table(columns), LENGTHS), path)
+    pq.write_table(conform_table(pa.table(columns), LENGTHS), path)
     return path
 
 

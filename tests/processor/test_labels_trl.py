@@ -27,7 +27,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.processor.labels import LabelPolicy
 from packidx.processor.text.encoder import TextEncoder
-from packidx.processor.text.sequence import Expanded, locate_runs, trained_tokens
+from packidx.processor.text.sequence import Expanded, locate_runs, mask_trained_tokens
 from packidx.records.read import parse
 
 NUM_DIALOGUES = 250
@@ -137,5 +137,5 @@ def test_labels(tokenizer: PreTrainedTokenizerBase, name: str, blocks: bool) -> 
         rendered = template.render(parse(record))
         expanded = [Expanded(rendered.text, rendered.label_spans, runs=())]
         batch = text.encode([rendered.text], [False])
-        trained = trained_tokens(batch, text, expanded, locate_runs(batch, expanded, []))
+        trained = mask_trained_tokens(batch, text, expanded, locate_runs(batch, expanded, []))
         assert (batch.ids.tolist(), trained.tolist()) == (ids, wanted)

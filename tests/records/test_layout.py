@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from reading import read_records
 
 from packidx.errors import BadRecord, OptionError
-from packidx.format.manifest import DEFAULT, Layout, decoded
+from packidx.format.manifest import DEFAULT, Layout, decode_json
 from packidx.format.terms import COLUMNS, TAGS
 from packidx.records.dialects.messages import standard_message
 from packidx.records.dialects.raw_record import key_of, standard_columns
@@ -215,4 +215,4 @@ def test_layouts_round_trip(
         return
     layout = Layout(columns, tags, media_root, ratio, delimiter)
     text = json.dumps(layout.to_json())
-    assert decoded(Layout, json.loads(text)) == layout == pickle.loads(pickle.dumps(layout))
+    assert decode_json(Layout, json.loads(text)) == layout == pickle.loads(pickle.dumps(layout))

@@ -237,4 +237,6 @@ def read_json(path: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["qwen2-vl", "qwen2.5-vl", "qwen3-vl", "glm4v"])
 def test_patches_of_images_of_every_mode(name: str, folders: dict[str, Path]) -> None:
     encode = ProcessorEncoder(folders[name])
-    image_modes.assert_equal_pixels(folders[name], encode._part("image"), image_modes.images(5, 84))
+    image_modes.assert_equal_pixels(
+        folders[name], encode._load_part("image"), image_modes.images(5, 84)
+    )

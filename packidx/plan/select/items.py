@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from packidx.arrays import Bools, Int32s, Int64s, Ints
 from packidx.errors import FormatError, OptionError
 from packidx.format.index import Options
-from packidx.format.parquet import conform
+from packidx.format.parquet import conform_table
 from packidx.format.schema import DROPPED
 from packidx.format.terms import LOST, NOT_ELIGIBLE, WITH_MEDIA
 from packidx.hashing import derive_key, hash_ints
@@ -308,7 +308,7 @@ def _dropped(rows: LengthsRows, reasons: DropReasons, options: Options) -> pa.Ta
     columns = {name: rows.arrow(name, numbers) for name in ("sample_id", "source", "key", "length")}
     details = _details(rows, numbers, np.array(names.to_pylist(), object), options)
     columns |= {"reason": names, "detail": pa.array(details, pa.string())}
-    return conform(pa.table(columns), DROPPED)
+    return conform_table(pa.table(columns), DROPPED)
 
 
 def _details(

@@ -19,9 +19,9 @@ import jinja2.nodes
 from packidx.errors import BadRecord, SourceError
 from packidx.processor.chat_template import environment, marks
 from packidx.processor.chat_template.marks import Lost, Shown, Span
-from packidx.processor.chat_template.messages import Form, Message, names_in
+from packidx.processor.chat_template.messages import Form, Message, find_names
 from packidx.processor.chat_template.placeholders import Placeholders
-from packidx.processor.chat_template.spans import MAX_FORMS, Layout, outline, with_stand_ins
+from packidx.processor.chat_template.spans import MAX_FORMS, Layout, split_form, with_stand_ins
 from packidx.processor.chat_template.turns import (
     Render,
     TurnWords,
@@ -83,18 +83,18 @@ class ChatTemplate:
         self.empty_as_list = empty_as_list
         self.policy = policy
         try:
-            self._plain = environment.compiled(source, self.special_tokens)
-            parsed = environment.chat_environment().parse(source)
+            self._plain = environment.compile_template(source, self.special_tokens)
+            parsed = environment.make_environment().parse(source)
         except jinja2.TemplateError as error:
             raise SourceError(f"the chat template is not valid Jinja: {error}") from error
         used = {node.name for node in parsed.find_all(jinja2.nodes.Name)}
         self.used_tokens = {k: v for k, v in sorted(self.special_tokens.items()) if k in used}
-        self.day = environment.now("%Y-%m-%d") if "strftime_now" in used else None
+        self.day = environment.format_now("%Y-%m-%d") if "strftime_now" in used else None
         """Today, if the template writes the date."""
-        self._names = names_in(parsed)
+        self._names = find_names(parsed)
         self._has_blocks = _GENERATION.search(source) is not None
-        self._placeholders = Placeholders(self.media_tokens, self._render)
-        self._form = Form(self._write, empty_as_list)
+        self._placeholders = Placeholders(self.media_tokens, self._render_plain)
+        self._form = Form(self._render_messages, empty_as_list)
         self._layouts: dict[Hashable, Layout | None] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -127,21 +127,21 @@ class ChatTemplate:
             text, spans, media = self._placeholders.write(conversation)
             is_trained = any(self.policy.trains(conversation.turns))
             return Rendered(text, spans if is_trained else (), media)
-        text = self._render(conversation)
+        text = self._render_plain(conversation)
         environment.check_unicode(text)
         shown = None
         if marks.says_more(conversation):
-            shown = self._show(conversation)
+            shown = self._render_marked(conversation)
             marks.check_written(conversation, text, shown, self._writes_tools(conversation, text))
         media = self._placeholders.find(conversation, text)
-        return Rendered(text, self._spans(conversation, text, shown), media)
+        return Rendered(text, self._find_label_spans(conversation, text, shown), media)
 
     def _writes_tools(self, conversation: Conversation, text: str) -> bool:
         """Return False if a rendering is the same without the record's tools."""
         if not conversation.tools:
             return True
         try:
-            return self._render(replace(conversation, tools=None)) != text
+            return self._render_plain(replace(conversation, tools=None)) != text
         except BadRecord:
             return True
 
@@ -154,7 +154,7 @@ class ChatTemplate:
         plain = conversation.is_document or conversation.input_ids is not None
         return [] if plain else self._form.changes(conversation)
 
-    def _render(
+    def _render_plain(
         self,
         conversation: Conversation,
         *,
@@ -163,9 +163,9 @@ class ChatTemplate:
     ) -> str:
         """Jinja's rendering, by the template or by its bordered one."""
         messages = self._form.rendered(conversation)
-        return self._write(messages, conversation.tools, prompt, by)
+        return self._render_messages(messages, conversation.tools, prompt, by)
 
-    def _write(
+    def _render_messages(
         self,
         messages: list[Message],
         tools: list[Any] | None = None,
@@ -186,14 +186,14 @@ class ChatTemplate:
 
     @cached_property
     def _words(self) -> TurnWords:
-        return learn_words(self._render, self.control_tokens, self._placeholders.pattern)
+        return learn_words(self._render_plain, self.control_tokens, self._placeholders.pattern)
 
     @cached_property
     def _bordered(self) -> Render:
         """The template with marks around its ``{% generation %}`` blocks."""
-        return environment.compiled(self.source, self.special_tokens, environment.Bordered)
+        return environment.compile_template(self.source, self.special_tokens, environment.Bordered)
 
-    def _spans(
+    def _find_label_spans(
         self, conversation: Conversation, text: str, shown: Shown | None
     ) -> tuple[Span, ...]:
         """Return the label spans of a record in its rendering `text`.
@@ -208,22 +208,22 @@ class ChatTemplate:
         if conversation.tools is None and not any(
             extra[name] for extra in further for name in extra.keys() & self._names
         ):
-            form, cores = outline(conversation.turns)
+            form, cores = split_form(conversation.turns)
             if (key := (form, *wanted)) not in self._layouts:
                 if len(self._layouts) >= MAX_FORMS:
                     self._layouts.clear()
-                self._layouts[key] = self._layout(conversation)
+                self._layouts[key] = self._learn_layout(conversation)
             layout = self._layouts[key]
             if layout is not None and (spans := layout.find(cores, text)) is not None:
                 return spans if self._has_blocks else self._words.begun(text, spans)
         return self._marked_spans(conversation, text, shown)
 
-    def _layout(self, conversation: Conversation) -> Layout | None:
+    def _learn_layout(self, conversation: Conversation) -> Layout | None:
         """Return how the template writes conversations of this form; None if that does not show."""
         talk = replace(conversation, turns=with_stand_ins(conversation.turns))
         try:
-            shown = self._show(talk)
-            return Layout.of(shown, self._find(shown, talk.turns))
+            shown = self._render_marked(talk)
+            return Layout.of(shown, self._find_marked_spans(shown, talk.turns))
         except (BadRecord, Lost):
             return None
 
@@ -233,29 +233,31 @@ class ChatTemplate:
         """Return the label spans of a record by marks around its texts."""
         why = "it writes other words where texts have marks"
         try:
-            shown = shown or self._show(conversation)
+            shown = shown or self._render_marked(conversation)
             if shown.text == marks.MARKED.sub(marks.STAND_IN, text):
-                return self._find(shown, self._known(conversation).turns)
+                return self._find_marked_spans(shown, self._keep_known_keys(conversation).turns)
         except (BadRecord, Lost) as error:
             why = str(error)
         raise BadRecord("template", f"the chat template does not show what is trained on: {why}")
 
-    def _show(self, conversation: Conversation) -> Shown:
+    def _render_marked(self, conversation: Conversation) -> Shown:
         """Return a rendering with marks around texts.
 
         Raises:
             BadRecord: ``template``, the template does not take them.
         """
         try:
-            return marks.show(partial(self._render, by=self._bordered), self._known(conversation))
+            return marks.render_with_marks(
+                partial(self._render_plain, by=self._bordered), self._keep_known_keys(conversation)
+            )
         except Lost as error:
             raise BadRecord("template", f"marks do not show in it: {error}") from error
 
-    def _find(self, shown: Shown, turns: Sequence[Turn]) -> tuple[Span, ...]:
+    def _find_marked_spans(self, shown: Shown, turns: Sequence[Turn]) -> tuple[Span, ...]:
         find = block_spans if self._has_blocks else marked_spans
         return find(shown, turns, self._words, self.policy)
 
-    def _known(self, conversation: Conversation) -> Conversation:
+    def _keep_known_keys(self, conversation: Conversation) -> Conversation:
         """Return a record without keys that the template has no name for."""
         turns = [
             replace(turn, extra={k: v for k, v in turn.extra.items() if k in self._names})

@@ -32,10 +32,10 @@ class Generation(jinja2.ext.Extension):
     def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        call = self.call_method("_body")
+        call = self.call_method("_render_body")
         return jinja2.nodes.CallBlock(call, [], [], body).set_lineno(line)
 
-    def _body(self, caller: jinja2.runtime.Macro) -> str:
+    def _render_body(self, caller: jinja2.runtime.Macro) -> str:
         before, after = self.borders
         return before + str(caller()) + after
 
@@ -46,11 +46,11 @@ class Bordered(Generation):
     borders = BORDERS
 
 
-def _raise(message: str) -> None:
+def _raise_error(message: str) -> None:
     raise jinja2.exceptions.TemplateError(message)
 
 
-def now(layout: str) -> str:
+def format_now(layout: str) -> str:
     """``strftime_now``"""
     return datetime.now().strftime(layout)
 
@@ -81,12 +81,12 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return super().call(context, obj, *args, **kwargs)
 
 
-def compiled(
+def compile_template(
     source: str, given: Mapping[str, Any], generation: type[Generation] = Generation
 ) -> Callable[..., str]:
     """Return a function that renders a template with the variables that it is called with, and
     those `given`; it raises a jinja2.TemplateError if it is not valid."""
-    template = chat_environment(generation).from_string(source)
+    template = make_environment(generation).from_string(source)
     always, environment = {**template.globals, **given}, template.environment
 
     def render(**variables: Any) -> str:  # as `Template.render`, which copies the globals
@@ -98,13 +98,13 @@ def compiled(
     return render
 
 
-def chat_environment(generation: type[Generation] = Generation) -> jinja2.Environment:
+def make_environment(generation: type[Generation] = Generation) -> jinja2.Environment:
     """A sandboxed environment that renders chat templates as transformers 5.23 does."""
     environment = Sandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=[generation, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
-    environment.globals.update(raise_exception=_raise, strftime_now=now)
+    environment.globals.update(raise_exception=_raise_error, strftime_now=format_now)
     return environment
 
 

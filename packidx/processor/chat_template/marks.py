@@ -69,7 +69,7 @@ class Shown:
     """Number → message and key of a text beside the content: reasoning, a called one's name."""
 
 
-def show(render: Callable[[Conversation], str], conversation: Conversation) -> Shown:
+def render_with_marks(render: Callable[[Conversation], str], conversation: Conversation) -> Shown:
     """Return a rendering of `conversation` with marks around its texts.
 
     Args:
@@ -80,7 +80,7 @@ def show(render: Callable[[Conversation], str], conversation: Conversation) -> S
     """
     shown, owners, cores = Shown(), list[int](), list[str]()
 
-    def mark(text: str, turn: int, key: str = "") -> str:
+    def add_marks(text: str, turn: int, key: str = "") -> str:
         text = MARKED.sub(STAND_IN, text)
         core = text.strip()
         if not core:
@@ -93,20 +93,20 @@ def show(render: Callable[[Conversation], str], conversation: Conversation) -> S
         before, _, after = text.partition(core)
         return f"{before}{chr(_OPEN + number)}{core}{chr(_CLOSE + number)}{after}"
 
-    def said(value: Any, turn: int, key: str) -> Any:
+    def mark_values(value: Any, turn: int, key: str) -> Any:
         if isinstance(value, str):
-            return mark(value, turn, key)
+            return add_marks(value, turn, key)
         if isinstance(value, list):
-            return [said(each, turn, key) for each in value]
+            return [mark_values(each, turn, key) for each in value]
         if not isinstance(value, dict):
             return value
         name = "function" if "function" in value else "name"
-        return value | ({name: said(value[name], turn, key)} if name in value else {})
+        return value | ({name: mark_values(value[name], turn, key)} if name in value else {})
 
     turns = []
     for number, turn in enumerate(conversation.turns):
-        extra = {k: said(v, number, k) if k in SPOKEN else v for k, v in turn.extra.items()}
-        parts = (mark(part, number) if isinstance(part, str) else part for part in turn.parts)
+        extra = {k: mark_values(v, number, k) if k in SPOKEN else v for k, v in turn.extra.items()}
+        parts = (add_marks(part, number) if isinstance(part, str) else part for part in turn.parts)
         turns.append(replace(turn, parts=tuple(parts), extra=extra))
     if len(cores) > MAX_TEXTS:
         raise Lost("there are too many texts")
@@ -143,11 +143,11 @@ def show(render: Callable[[Conversation], str], conversation: Conversation) -> S
     return shown
 
 
-def gaps(render: Callable[[Conversation], str], *turns: Turn) -> list[str]:
+def find_gaps(render: Callable[[Conversation], str], *turns: Turn) -> list[str]:
     """Return what a template writes before, between and behind the texts of some turns; nothing
     where it does not show them."""
     try:
-        shown = show(render, Conversation(turns))
+        shown = render_with_marks(render, Conversation(turns))
     except BadRecord:  # of a template that takes no such turns
         return []
     if len(shown.stretches) != sum(len(turn.texts) for turn in turns):

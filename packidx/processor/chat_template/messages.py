@@ -53,13 +53,13 @@ class Form:
     def __init__(self, render: Callable[[list[Message]], str], empty_as_list: bool) -> None:
         self.empty_as_list = empty_as_list
         self._render = render
-        self._found = functools.cache(self._find)
+        self._found = functools.cache(self._find_form)
 
     def changes(self, conversation: Conversation) -> list[str]:
         """Return what is given to the template otherwise than the record holds it, in words."""
         changes: dict[str, None] = {}
         for turn in conversation.turns:
-            role, change = self._of(turn)
+            role, change = self._form_of(turn)
             if change is not None:
                 changes[change] = None
             if turn.extra.get("role", role) != role:
@@ -70,7 +70,7 @@ class Form:
         """The messages that a processor is given."""
         messages = to_messages(conversation)
         for turn, message in zip(conversation.turns, messages, strict=True):
-            message["role"], change = self._of(turn)
+            message["role"], change = self._form_of(turn)
             if change == _AS_LISTS:
                 message["content"] = [{"type": "text", "text": message["content"]}]
             elif change == _AS_STRINGS:
@@ -82,7 +82,7 @@ class Form:
         messages = self.messages(conversation)
         for turn, message in zip(conversation.turns, messages, strict=True):
             if turn.extra:
-                _normalise(message)
+                _normalise_keys(message)
             content = message.get("content", "")
             if type(content) is list:
                 for part in content:
@@ -92,7 +92,7 @@ class Form:
                 message["content"] = []
         return messages
 
-    def _of(self, turn: Turn) -> tuple[str, str | None]:
+    def _form_of(self, turn: Turn) -> tuple[str, str | None]:
         """The role that a turn is given with, and how its content is changed."""
         stated = turn.extra.get("role", turn.role)
         role, change = self._found(turn.role, stated, turn.is_string)
@@ -100,15 +100,15 @@ class Form:
         is_text = change and says and all(isinstance(part, str) for part in turn.parts)
         return role, change if is_text else None
 
-    def _find(self, role: str, stated: str, is_string: bool) -> tuple[str, str | None]:
+    def _find_form(self, role: str, stated: str, is_string: bool) -> tuple[str, str | None]:
         for word in (stated, role):
-            if self._shows(role, word, as_list=not is_string):
+            if self._is_shown(role, word, as_list=not is_string):
                 return word, None
-            if self._shows(role, word, as_list=is_string):
+            if self._is_shown(role, word, as_list=is_string):
                 return word, _AS_LISTS if is_string else _AS_STRINGS
         return role, None
 
-    def _shows(self, role: str, word: str, *, as_list: bool) -> bool:
+    def _is_shown(self, role: str, word: str, *, as_list: bool) -> bool:
         """Return True if the template writes a text of this role, called `word`, that is a string,
         or a list of one part."""
         for others in (as_list, not as_list):
@@ -126,7 +126,7 @@ class Form:
         return False
 
 
-def _normalise(message: Message) -> None:
+def _normalise_keys(message: Message) -> None:
     """Change a message with further keys as transformers does before it renders it."""
     for key in [key for key, value in message.items() if value is None]:
         del message[key]
@@ -136,7 +136,7 @@ def _normalise(message: Message) -> None:
         message["reasoning_content"] = reasoning
 
 
-def names_in(template: jinja2.nodes.Template) -> frozenset[str]:
+def find_names(template: jinja2.nodes.Template) -> frozenset[str]:
     """The keys that a template may ask a message for; any other does not matter to it."""
     names = {node.attr for node in template.find_all(jinja2.nodes.Getattr)}
     for const in template.find_all(jinja2.nodes.Const):

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 from packidx.errors import BadRecord
 from packidx.processor.chat_template.environment import check_unicode
-from packidx.processor.chat_template.marks import Span, gaps
-from packidx.processor.chat_template.turns import any_of
+from packidx.processor.chat_template.marks import Span, find_gaps
+from packidx.processor.chat_template.turns import compile_any
 from packidx.records.conversation import Conversation, Media, Turn
 
 
@@ -20,7 +20,7 @@ class Placeholders:
     """
 
     def __init__(self, tokens: Mapping[str, str], render: Callable[[Conversation], str]) -> None:
-        self.pattern = any_of(tokens.values())
+        self.pattern = compile_any(tokens.values())
         self.of_kind = dict(tokens)
         self._render = render
         self._around: dict[str, str] = {}
@@ -65,7 +65,7 @@ class Placeholders:
         text, spans = "", list[Span]()
         for part in conversation.turns[0].parts:
             if not isinstance(part, str):
-                text += self._medium(part.kind)
+                text += self._write_medium(part.kind)
                 continue
             touches = bool(spans) and spans[-1][1] == len(text)  # a token may reach over both
             start = spans.pop()[0] if touches else len(text)
@@ -74,14 +74,14 @@ class Placeholders:
         check_unicode(text)
         return text, tuple(spans), self.find(conversation, text)
 
-    def _medium(self, kind: str) -> str:
+    def _write_medium(self, kind: str) -> str:
         """Return what is written for a medium of a kind: its token, and the template's words."""
         token = self.of_kind.get(kind)
         if token is None:
             raise BadRecord("media_not_rendered", f"a document has a {kind}, which has no place")
         if kind not in self._around:
             parts = ("Text", Media(kind), "Text", Media(kind), "Text")
-            around = [gap.strip() for gap in gaps(self._render, Turn("user", parts))[1:3]]
+            around = [gap.strip() for gap in find_gaps(self._render, Turn("user", parts))[1:3]]
             usable = len(around) == 2 and around[0] == around[1] and around[0].count(token) == 1
             self._around[kind] = around[0] if usable else token
         return self._around[kind]

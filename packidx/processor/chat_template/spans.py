@@ -23,7 +23,7 @@ from packidx.records.conversation import Media, Turn
 MAX_FORMS = 4096
 
 
-def outline(turns: Sequence[Turn]) -> tuple[Hashable, list[str]]:
+def split_form(turns: Sequence[Turn]) -> tuple[Hashable, list[str]]:
     """Return the form of messages, and the cores of their texts."""
     form: list[Hashable] = []
     cores = []

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from packidx.errors import BadRecord
-from packidx.processor.chat_template.marks import REASONING, Lost, Shown, Span, Stretch, gaps
+from packidx.processor.chat_template.marks import REASONING, Lost, Shown, Span, Stretch, find_gaps
 from packidx.processor.labels import ROLE, LabelPolicy
 from packidx.records.conversation import Conversation, Turn
 
@@ -131,21 +131,21 @@ def _marked_message(
     low, before = (earlier[-1].end, earlier[-1].turn) if earlier else (0, -1)
     high, behind = (later[0].start, later[0].turn) if later else (len(text), len(turns))
     if not own:
-        at = _begin_of_silent(text[low:high], number, turns, before, behind, words) + low
+        at = _find_silent_begin(text[low:high], number, turns, before, behind, words) + low
         own = [Stretch(-1, number, at, at, begins=True, ends=True)]
-    start, at = _begin_of(shown, own, low, turn, words), own[-1].end
+    start, at = _find_begin(shown, own, low, turn, words), own[-1].end
     if start is None:
         raise Lost(f"where turn {number} begins and ends")
     following = sum(turn.role == ROLE for turn in turns[number + 1 : behind + 1])
-    heads = [at + offset for offset in _heads(text[at:high], words)]
+    heads = [at + offset for offset in _find_headers(text[at:high], words)]
     limit = heads[-following] if 0 < following <= len(heads) else high
-    end, stop = _end_of(text, at, limit, high, turn, words)
+    end, stop = _find_end(text, at, limit, high, turn, words)
     if stop and turn.extra.get("tool_calls") and behind > number + 1:
         _, called, rest = text[at:end].rpartition(words.call_stop or "\0")
         if called and rest.strip():
             raise Lost(f"where turn {number} ends: the next one has no text")
     inner = [at for each in own for at in (each.start, each.end)]
-    cuts = _media_cuts(text, [start, *inner, end], words)
+    cuts = _find_media_cuts(text, [start, *inner, end], words)
     borders = [start, *cuts, end]
     spans = [*zip(borders[::2], borders[1::2], strict=True)]
     if cuts:
@@ -158,19 +158,19 @@ def _marked_message(
     return spans
 
 
-def _begin_of_silent(
+def _find_silent_begin(
     gap: str, number: int, turns: Sequence[Turn], before: int, behind: int, words: TurnWords
 ) -> int:
     """Return where a message without a text begins in the `gap` between two texts, those of the
     turns `before` and `behind`."""
     silent = [n for n in range(before + 1, min(behind + 1, len(turns))) if turns[n].role == ROLE]
-    heads = _heads(gap, words)
-    if len(heads) != len(silent) or turns[number].extra or _spoken(turns[number]):
+    heads = _find_headers(gap, words)
+    if len(heads) != len(silent) or turns[number].extra or _visible_texts(turns[number]):
         raise Lost(f"where turn {number} is")
     return heads[silent.index(number)] + len(words.header)
 
 
-def _begin_of(
+def _find_begin(
     shown: Shown, own: Sequence[Stretch], low: int, turn: Turn, words: TurnWords
 ) -> int | None:
     """Return where a message begins whose texts are `own`, the first of them behind `low`; None if
@@ -178,7 +178,7 @@ def _begin_of(
     seen = {each.number for each in own} - shown.further.keys()
     ended = {each.number for each in own if each.ends} - shown.further.keys()
     # Some templates write no text beside calls.
-    if len(ended) < (len(seen) if turn.extra.get("tool_calls") else len(_spoken(turn))):
+    if len(ended) < (len(seen) if turn.extra.get("tool_calls") else len(_visible_texts(turn))):
         return None
     if not own[-1].ends:
         return None
@@ -188,13 +188,13 @@ def _begin_of(
     return own[0].start if own[0].begins and own[0].number not in shown.further else None
 
 
-def _heads(text: str, words: TurnWords) -> list[int]:
+def _find_headers(text: str, words: TurnWords) -> list[int]:
     """Return where headers begin."""
     header = words.header
     return [found.start() for found in re.finditer(re.escape(header), text)] if header else []
 
 
-def _end_of(
+def _find_end(
     text: str, at: int, limit: int, high: int, turn: Turn, words: TurnWords
 ) -> tuple[int, Span | None]:
     """Return where a message ends, and its end-of-turn token.
@@ -214,25 +214,25 @@ def _end_of(
     if calls or (turn.parts and not isinstance(turn.parts[-1], str)):
         raise Lost("where a message with calls or media ends")
     first = high - len(text[at:high].lstrip())
-    find = words.control and (words.control.match if _spoken(turn) else words.control.search)
+    find = words.control and (words.control.match if _visible_texts(turn) else words.control.search)
     token = find(text, first, high) if find else None
     if token:
         return token.start(), token.span()
-    return (at if _spoken(turn) or limit < len(text) else max(at, len(text.rstrip()))), None
+    return (at if _visible_texts(turn) or limit < len(text) else max(at, len(text.rstrip()))), None
 
 
-def _media_cuts(text: str, borders: Sequence[int], words: TurnWords) -> list[int]:
+def _find_media_cuts(text: str, borders: Sequence[int], words: TurnWords) -> list[int]:
     """Return the borders of the template's words around media, between texts."""
     between, token = zip(borders[::2], borders[1::2], strict=True), words.placeholder
     return [at for gap in between if token and token.search(text, *gap) for at in gap]
 
 
-def _spoken(turn: Turn) -> list[str]:
+def _visible_texts(turn: Turn) -> list[str]:
     """Return the texts of a message that are more than white space."""
     return [text for text in turn.texts if text.strip()]
 
 
-def any_of(tokens: Iterable[str]) -> re.Pattern[str] | None:
+def compile_any(tokens: Iterable[str]) -> re.Pattern[str] | None:
     """Return a pattern of any of these tokens, the longest that is there; None for none."""
     longest_first = sorted(set(tokens), key=lambda token: (-len(token), token))
     return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
@@ -242,11 +242,11 @@ def learn_words(
     render: Render, control_tokens: Collection[str], placeholder: re.Pattern[str] | None
 ) -> TurnWords:
     """Return the words around messages, from small renderings; what they do not show is empty."""
-    control = any_of({*control_tokens} - {tag for pair in THINKING for tag in pair})
+    control = compile_any({*control_tokens} - {tag for pair in THINKING for tag in pair})
     user, assistant = Turn("user", ("Text",)), Turn("assistant", ("Text",))
-    _, between, tail = gaps(render, user, assistant) or ("", "", "")
-    _, asked = gaps(render, user) or ("", "")
-    _, prompted = gaps(partial(render, prompt=True), user) or ("", "")
+    _, between, tail = find_gaps(render, user, assistant) or ("", "", "")
+    _, asked = find_gaps(render, user) or ("", "")
+    _, prompted = find_gaps(partial(render, prompt=True), user) or ("", "")
     header = prompted[len(os.path.commonprefix([asked, prompted])) :]
     if not header and asked.strip() and between.strip() == asked.strip():
         header = asked  # there is no prompt: the end of a user's message (``[/INST]``)
@@ -258,10 +258,10 @@ def learn_words(
     header = header.removesuffix(opened)
     token = control.search(tail) if control else None
     stop = token.group() if token else ""
-    return TurnWords(header, opened, stop, _call_stop(render, control), control, placeholder)
+    return TurnWords(header, opened, stop, _learn_call_stop(render, control), control, placeholder)
 
 
-def _call_stop(render: Render, control: re.Pattern[str] | None) -> str:
+def _learn_call_stop(render: Render, control: re.Pattern[str] | None) -> str:
     """Return what closes a tool call at the end of a conversation, or its last special token."""
     called = {"name": "look", "arguments": {"what": _SAID}}
     calls = [{"id": "call00001", "type": "function", "function": called}]

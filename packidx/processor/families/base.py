@@ -323,7 +323,7 @@ def unusable_size(height: int, width: int, what: str = "an image") -> BadRecord:
     return BadRecord("aspect_ratio", text)
 
 
-def timestamps(frames: Frames, fps: float | None) -> list[float]:
+def frame_seconds(frames: Frames, fps: float | None) -> list[float]:
     """Seconds at which `frames` are shown (transformers 5.23, `VideoMetadata.timestamps`).
 
     Raises:
@@ -506,7 +506,7 @@ def longest_edge(size: Mapping[str, Any] | None, name: str) -> int:
     return int(edge)
 
 
-def needed(settings: Settings, name: str) -> int:
+def read_positive_int(settings: Settings, name: str) -> int:
     """A whole number among the settings.
 
     Raises:

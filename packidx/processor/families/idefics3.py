@@ -25,12 +25,12 @@ from packidx.processor.families.base import (
     MediaCounts,
     Settings,
     VideoCount,
+    frame_seconds,
     known_fps,
     longest_edge,
     must_resize,
-    needed,
     patches_per_side,
-    timestamps,
+    read_positive_int,
 )
 from packidx.records.conversation import MediaInfo
 
@@ -41,7 +41,7 @@ SKIPPED_SECONDS = 1
 """Left out at both ends of a long video (`skip_secs` of `SmolVLMVideoProcessor.sample_frames`)."""
 
 
-def _images(
+def _count_images(
     side: int,
     edge: int | None,
     splits: bool,
@@ -60,15 +60,17 @@ def _images(
     """
     rows = columns = np.zeros_like(heights)
     if splits:
-        rows, columns = _grid(heights, widths, side, edge)
+        rows, columns = _fit_grid(heights, widths, side, edge)
     patches, tokens = tile
     num_tiles = rows * columns + 1
     shapes = zip(rows.tolist(), columns.tolist(), strict=True)
-    expansions = [_tiles(*shape, tokens) for shape in shapes]
+    expansions = [_write_tiles(*shape, tokens) for shape in shapes]
     return (num_tiles, patches, patches), num_tiles * tokens, expansions
 
 
-def _grid(heights: Int64s, widths: Int64s, side: int, edge: int | None) -> tuple[Int64s, Int64s]:
+def _fit_grid(
+    heights: Int64s, widths: Int64s, side: int, edge: int | None
+) -> tuple[Int64s, Int64s]:
     """Rows and columns of tiles of n images; 0 and 0 where the whole image is the only one.
 
     transformers 5.23, `Idefics3ImageProcessor._preprocess` (`get_resize_output_image_size`,
@@ -92,10 +94,10 @@ def _grid(heights: Int64s, widths: Int64s, side: int, edge: int | None) -> tuple
 # -- video -----------------------------------------------------------------------------------------
 
 
-def _video(tile: tuple[int, int], video: MediaInfo, frames: Frames) -> VideoCount:
+def _count_video(tile: tuple[int, int], video: MediaInfo, frames: Frames) -> VideoCount:
     """Return what a video becomes, without the opening of its text."""
     (patches, tokens), num = tile, len(frames)
-    times = timestamps(frames, video.fps)
+    times = frame_seconds(frames, video.fps)
     seconds = int(video.num_frames / video.fps) if video.fps else int(times[-1])
     text = f"from a {timedelta(seconds=seconds)} [H:MM:SS] video.\n"
     for time in times:
@@ -104,7 +106,7 @@ def _video(tile: tuple[int, int], video: MediaInfo, frames: Frames) -> VideoCoun
     return (num, patches, patches), num * tokens, Expansion(f"{text}\n\n", (tokens,) * num)
 
 
-def _opened(counts: MediaCounts, samples: Int64s) -> MediaCounts:
+def _add_openings(counts: MediaCounts, samples: Int64s) -> MediaCounts:
     """Put before each video's text how many frames the longest of its sample has."""
     longest = np.zeros(samples.max(initial=-1) + 1, np.int64)
     np.maximum.at(longest, samples, counts.grids[:, 0])
@@ -119,7 +121,7 @@ def _opened(counts: MediaCounts, samples: Int64s) -> MediaCounts:
     return replace(counts, expansions=expansions)
 
 
-def _sample(most: int, wanted_fps: float, total: int, fps: float | None) -> Frames:
+def _sample_frames(most: int, wanted_fps: float, total: int, fps: float | None) -> Frames:
     """Sample frames as `SmolVLMVideoProcessor.sample_frames` of transformers 5.23.
 
     Args:
@@ -149,7 +151,7 @@ def _with_longer(
 
 
 @lru_cache(maxsize=1 << 10)
-def _tiles(rows: int, columns: int, tokens: int) -> Expansion:
+def _write_tiles(rows: int, columns: int, tokens: int) -> Expansion:
     text = ""
     for row in range(1, rows + 1):
         text += "".join(f"{AROUND}<row_{row}_col_{n}>{IMAGE}" for n in range(1, columns + 1))
@@ -159,13 +161,13 @@ def _tiles(rows: int, columns: int, tokens: int) -> Expansion:
     return Expansion(text, (tokens,) * (rows * columns + 1))
 
 
-def _tile(image: Settings, own: Settings) -> tuple[int, int]:
+def _tile_counts(image: Settings, own: Settings) -> tuple[int, int]:
     """Patches per side and tokens of a tile."""
-    side, tokens = _side(image), needed(own, "image_seq_len")
+    side, tokens = _tile_side(image), read_positive_int(own, "image_seq_len")
     return patches_per_side(side, tokens), tokens
 
 
-def _side(image: Settings, name: str = "max_image_size") -> int:
+def _tile_side(image: Settings, name: str = "max_image_size") -> int:
     return longest_edge(image.get("max_image_size"), name)
 
 
@@ -176,7 +178,7 @@ def _build_idefics3(image: Settings, video: Settings, own: Settings) -> FamilyMe
         name="idefics3",
         placeholders={"image": IMAGE},
         feature=IMAGE,
-        images=partial(_images, _side(image), edge, splits, _tile(image, own)),
+        images=partial(_count_images, _tile_side(image), edge, splits, _tile_counts(image, own)),
         image_options={"return_row_col_info": True},
         model_inputs=("pixel_values", "pixel_attention_mask"),
     )
@@ -187,7 +189,7 @@ def _build_smolvlm(image: Settings, video: Settings, own: Settings) -> FamilyMed
     given = video.get("video_sampling") or {}
     num_frames = given.get("max_frames", video.get("num_frames"))
     fps = given.get("fps", video.get("fps"))
-    if (side := _side(image)) != _side(video, "max_image_size of videos"):
+    if (side := _tile_side(image)) != _tile_side(video, "max_image_size of videos"):
         raise SourceError(f"its video frames must be {side} pixels a side as its image tiles are")
     must_resize(video, "video")
     if (num_frames is None) != (fps is None):
@@ -200,9 +202,9 @@ def _build_smolvlm(image: Settings, video: Settings, own: Settings) -> FamilyMed
         media,
         name="smolvlm",
         placeholders={"image": IMAGE, "video": VIDEO},
-        video=partial(_video, _tile(image, own)),
-        sample=None if num_frames is None else partial(_sample, num_frames, float(fps or 0)),
-        together=_opened,
+        video=partial(_count_video, _tile_counts(image, own)),
+        sample=None if num_frames is None else partial(_sample_frames, num_frames, float(fps or 0)),
+        together=_add_openings,
         # `SmolVLMProcessor` returns both as ``pixel_values``: the second replaces the first.
         one_kind_per_sample=True,
     )

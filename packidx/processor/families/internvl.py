@@ -34,7 +34,7 @@ SHRINK = 2
 """Patches per side that make one token: every InternVL has `downsample_ratio` 0.5."""
 
 
-def _images(
+def _count_images(
     image: Settings, tokens: int, heights: Int64s, widths: Int64s, _: Int64s
 ) -> ImageCounts:
     size, side = image["size"], SHRINK * math.isqrt(tokens)
@@ -45,12 +45,12 @@ def _images(
     return (tiles, side, side), sums, [texts[num] for num in sums.tolist()]
 
 
-def _video(tokens: int, video: MediaInfo, frames: Frames) -> VideoCount:
+def _count_video(tokens: int, video: MediaInfo, frames: Frames) -> VideoCount:
     num, side = len(frames), SHRINK * math.isqrt(tokens)
     return (num, side, side), num * tokens, _video_text(num, tokens)
 
 
-def _sample(settings: Settings, total: int, fps: float | None) -> Frames:
+def _sample_frames(settings: Settings, total: int, fps: float | None) -> Frames:
     """`InternVLVideoProcessor.sample_frames`: `num_frames` in equal steps, from half a step on.
 
     As in `torch.arange`, how many there are is a matter of float64, which ones of float32.
@@ -66,7 +66,7 @@ def _sample(settings: Settings, total: int, fps: float | None) -> Frames:
     return (shift + step * np.arange(taken)).astype(np.float32).astype(np.int64)
 
 
-def _build(image: Settings, video: Settings, own: Settings) -> FamilyMedia:
+def _build_internvl(image: Settings, video: Settings, own: Settings) -> FamilyMedia:
     size, tokens = image["size"], int(own["image_seq_length"])
     resized = image["do_resize"] and video.get("do_resize", True)
     if not resized or not size.get("height") or not size.get("width"):
@@ -86,9 +86,9 @@ def _build(image: Settings, video: Settings, own: Settings) -> FamilyMedia:
         name="internvl",
         placeholders={"image": FEATURE, "video": "<video>"},
         feature=FEATURE,
-        images=partial(_images, dict(image), tokens),
-        video=partial(_video, tokens),
-        sample=partial(_sample, dict(video)) if samples else None,
+        images=partial(_count_images, dict(image), tokens),
+        video=partial(_count_video, tokens),
+        sample=partial(_sample_frames, dict(video)) if samples else None,
         image_options={"crop_to_patches": True},
         pixels_in_order=True,
         same_num_frames=True,
@@ -111,7 +111,7 @@ def count_tiles(
     ratio, area = widths / heights, widths * heights
     nearest = np.full(len(heights), np.inf)
     blocks = np.ones(len(heights), np.int64)
-    for columns, rows in _arrangements(min_tiles, max_tiles):
+    for columns, rows in _list_grids(min_tiles, max_tiles):
         away = np.abs(ratio - columns / rows)
         large = area > 0.5 * height * width * columns * rows
         better = (away < nearest) | ((away == nearest) & large)
@@ -121,7 +121,7 @@ def count_tiles(
 
 
 @lru_cache(maxsize=16)
-def _arrangements(min_tiles: int, max_tiles: int) -> tuple[tuple[int, int], ...]:
+def _list_grids(min_tiles: int, max_tiles: int) -> tuple[tuple[int, int], ...]:
     """(columns, rows) of all grids of so many tiles, fewest tiles first, then fewest columns."""
     sides = range(1, max_tiles + 1)
     grids = [(c, r) for c in sides for r in sides if min_tiles <= c * r <= max_tiles]
@@ -141,6 +141,6 @@ INTERNVL = Family(
     "InternVLProcessor",
     {**_BOTH, "min_patches": 1, "max_patches": 12},
     {**_BOTH, "initial_shift": True, "do_sample_frames": False},
-    _build,
+    _build_internvl,
     {"image_seq_length": 256},
 )

@@ -33,8 +33,8 @@ from packidx.processor.families.base import (
     best_resolution,
     known_fps,
     must_resize,
-    needed,
     patches_per_side,
+    read_positive_int,
     square_side,
     too_few_frames,
 )
@@ -43,7 +43,7 @@ from packidx.records.conversation import MediaInfo
 _BEGIN, _SOFT = "<start_of_image>", "<image_soft_token>"  # of Gemma 3
 
 
-def _squares(
+def _count_squares(
     patches: int, tokens: int, expansion: Expansion | None, heights: Int64s, *_: Int64s
 ) -> ImageCounts:
     """Return what LLaVA's and Gemma 3's images become: every one the same square."""
@@ -66,7 +66,7 @@ class _Tiles:
     """LLaVA-OneVision's: tiles whose tokens an image may have before they are shrunk."""
 
 
-def _tiled(own: _Tiles, heights: Int64s, widths: Int64s, samples: Int64s) -> ImageCounts:
+def _count_tiled(own: _Tiles, heights: Int64s, widths: Int64s, samples: Int64s) -> ImageCounts:
     rows, columns = best_resolution(heights, widths, own.resolutions)
     rows, columns = rows // own.side, columns // own.side
     tokens = own.tokens + _tile_tokens(own, heights, widths, rows, columns)
@@ -122,7 +122,7 @@ def _sample_evenly(
     return frames
 
 
-def _video(patches: int, video: MediaInfo, frames: Frames) -> VideoCount:
+def _count_video(patches: int, video: MediaInfo, frames: Frames) -> VideoCount:
     num = len(frames)
     return (num, patches, patches), num * math.ceil(patches / 2) ** 2 + 1, None
 
@@ -130,11 +130,11 @@ def _video(patches: int, video: MediaInfo, frames: Frames) -> VideoCount:
 def _of_tile(own: Settings, side: int) -> tuple[int, int]:
     """Return patches per side and tokens of a tile of `side` pixels, by LLaVA's and LLaVA-NeXT's
     own settings."""
-    patches = side // needed(own, "patch_size")
-    return patches, patches**2 + int(own["num_additional_image_tokens"]) - _dropped(own)
+    patches = side // read_positive_int(own, "patch_size")
+    return patches, patches**2 + int(own["num_additional_image_tokens"]) - _num_dropped(own)
 
 
-def _dropped(own: Settings) -> int:
+def _num_dropped(own: Settings) -> int:
     """1 where the vision tower's first token is left out, else 0."""
     return int(own.get("vision_feature_select_strategy") == "default")
 
@@ -150,7 +150,7 @@ def _build_llava(image: Settings, video: Settings, own: Settings) -> FamilyMedia
     return FamilyMedia(
         name="llava",
         placeholders={"image": own["image_token"]},
-        images=partial(_squares, *_of_tile(own, square_side(size, name)), None),
+        images=partial(_count_squares, *_of_tile(own, square_side(size, name)), None),
     )
 
 
@@ -167,7 +167,7 @@ _GEMMA3_PASSES_ON: dict[str, Any] = {
 def _build_gemma3(image: Settings, video: Settings, own: Settings) -> FamilyMedia:
     must_resize(image)
     side = square_side(image.get("size"), "size")
-    tokens = needed(own, "image_seq_length")
+    tokens = read_positive_int(own, "image_seq_length")
     passed_on = own.get("images_kwargs") or _GEMMA3_PASSES_ON
     if passed_on.get("do_pan_and_scan"):
         raise SourceError("its images_kwargs have do_pan_and_scan, which is not counted")
@@ -176,7 +176,7 @@ def _build_gemma3(image: Settings, video: Settings, own: Settings) -> FamilyMedi
         name="gemma3",
         placeholders={"image": _BEGIN},
         feature=_SOFT,
-        images=partial(_squares, patches_per_side(side, tokens), tokens, expansion),
+        images=partial(_count_squares, patches_per_side(side, tokens), tokens, expansion),
         image_options=dict(passed_on),
     )
 
@@ -197,7 +197,7 @@ def _tile_side(image: Settings) -> int:
     return side
 
 
-def _resolutions(image: Settings, side: int) -> tuple[tuple[int, int], ...]:
+def _read_resolutions(image: Settings, side: int) -> tuple[tuple[int, int], ...]:
     given = image.get("image_grid_pinpoints") or []
     pairs = tuple((int(height), int(width)) for height, width in given)
     if not pairs or any(edge % side or edge <= 0 for pair in pairs for edge in pair):
@@ -210,18 +210,18 @@ def _resolutions(image: Settings, side: int) -> tuple[tuple[int, int], ...]:
 
 def _build_next(image: Settings, video: Settings, own: Settings) -> FamilyMedia:
     side = _tile_side(image)
-    tiles = _Tiles(*_of_tile(own, side), side, _resolutions(image, side))
+    tiles = _Tiles(*_of_tile(own, side), side, _read_resolutions(image, side))
     return FamilyMedia(
         name="llava_next",
         placeholders={"image": own["image_token"]},
-        images=partial(_tiled, tiles),
+        images=partial(_count_tiled, tiles),
         model_inputs=("pixel_values", "image_sizes"),
     )
 
 
 def _build_onevision(image: Settings, video: Settings, own: Settings) -> FamilyMedia:
     side = _tile_side(image)
-    tokens = needed(own, "num_image_tokens")
+    tokens = read_positive_int(own, "num_image_tokens")
     patches = math.isqrt(tokens)
     ratio, of_video = own["vision_aspect_ratio"], (video.get("num_frames"), video.get("fps"))
     if patches**2 != tokens:
@@ -233,12 +233,12 @@ def _build_onevision(image: Settings, video: Settings, own: Settings) -> FamilyM
     if video.get("do_sample_frames") and all(of_video):
         raise SourceError("its video settings have fps and num_frames: leave one out")
     most = int(ratio[len("anyres_max_") :])
-    tiles = _Tiles(patches, tokens - _dropped(own), side, _resolutions(image, side), most)
+    tiles = _Tiles(patches, tokens - _num_dropped(own), side, _read_resolutions(image, side), most)
     return FamilyMedia(
         name="llava_onevision",
         placeholders={"image": own["image_token"], "video": own["video_token"]},
-        images=partial(_tiled, tiles),
-        video=partial(_video, patches),
+        images=partial(_count_tiled, tiles),
+        video=partial(_count_video, patches),
         sample=partial(_sample_evenly, *of_video) if video.get("do_sample_frames") else None,
         model_inputs=("pixel_values", "image_sizes", "batch_num_images", "pixel_values_videos"),
         same_num_frames=True,

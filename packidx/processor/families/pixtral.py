@@ -17,11 +17,11 @@ from packidx.processor.families.base import (
     ImageCounts,
     Settings,
     must_resize,
-    needed,
+    read_positive_int,
 )
 
 
-def _images(
+def _count_images(
     limits: tuple[int, int], own: Settings, heights: Int64s, widths: Int64s, _: Int64s
 ) -> ImageCounts:
     """Return what n images become.
@@ -43,18 +43,18 @@ def _images(
     )
     names = own["image_token"], own["image_break_token"], own["image_end_token"]
     shapes = zip(rows.tolist(), columns.tolist(), strict=True)
-    expansions = [_rows(*shape, *names) for shape in shapes]
+    expansions = [_write_rows(*shape, *names) for shape in shapes]
     return (1, rows * merge, columns * merge), rows * columns, expansions
 
 
 @lru_cache(maxsize=1 << 14)
-def _rows(rows: int, columns: int, image: str, line_break: str, end: str) -> Expansion | None:
+def _write_rows(rows: int, columns: int, image: str, line_break: str, end: str) -> Expansion | None:
     if rows == 0 or columns == 0:
         return None
     return Expansion((image + line_break) * (rows - 1) + image + end, (columns,) * rows)
 
 
-def _build(image: Settings, video: Settings, own: Settings) -> FamilyMedia:
+def _build_pixtral(image: Settings, video: Settings, own: Settings) -> FamilyMedia:
     size = image.get("size") or {}
     must_resize(image)
     if image.get("do_center_crop"):
@@ -63,11 +63,11 @@ def _build(image: Settings, video: Settings, own: Settings) -> FamilyMedia:
     width = size.get("longest_edge") or size.get("width")
     if not height or not width:
         raise SourceError(f"its image settings have size {size}: it needs longest_edge")
-    edge = needed(own, "patch_size") * needed(own, "spatial_merge_size")
+    edge = read_positive_int(own, "patch_size") * read_positive_int(own, "spatial_merge_size")
     return FamilyMedia(
         name="pixtral",
         placeholders={"image": own["image_token"]},
-        images=partial(_images, (int(height), int(width)), dict(own)),
+        images=partial(_count_images, (int(height), int(width)), dict(own)),
         model_inputs=("pixel_values", "image_sizes"),
         image_options={"patch_size": edge},  # which the processor passes on
     )
@@ -88,4 +88,4 @@ _OWN = {
     "image_end_token": "[IMG_END]",
 }
 
-PIXTRAL = Family("pixtral", "PixtralProcessor", _IMAGE, {}, _build, _OWN)
+PIXTRAL = Family("pixtral", "PixtralProcessor", _IMAGE, {}, _build_pixtral, _OWN)

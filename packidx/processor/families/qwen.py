@@ -29,8 +29,8 @@ from packidx.processor.families.base import (
     PixelLimits,
     Settings,
     VideoCount,
+    frame_seconds,
     known_fps,
-    timestamps,
     too_few_frames,
     unusable_size,
 )
@@ -41,19 +41,19 @@ _EXACT = 1 << 53
 """Above it a product of sizes is not an exact float64."""
 
 
-def _images(
+def _count_images(
     limits: PixelLimits, frames: int | None, heights: Int64s, widths: Int64s, _: Int64s
 ) -> ImageCounts:
     return *limits.counts(*limits.resized(heights, widths, frames)), None
 
 
-def _cap(settings: Settings, limits: PixelLimits) -> int | None:
+def _pixel_cap(settings: Settings, limits: PixelLimits) -> int | None:
     """Pixels of `max_video_tokens`; None if they limit nothing."""
     caps = settings.get("cap_pixels_per_frame")
     return int(settings["max_video_tokens"]) * limits.factor**2 if caps else None
 
 
-def _checked(video: MediaInfo, frames: Frames, fewest: int) -> None:
+def _check_video(video: MediaInfo, frames: Frames, fewest: int) -> None:
     """Check the size of a video.
 
     Raises:
@@ -83,8 +83,8 @@ def _video_count(
 def _qwen2_video(
     limits: PixelLimits, settings: Settings, video: MediaInfo, frames: Frames
 ) -> VideoCount:
-    _checked(video, frames, 1)
-    limit, cap = limits.max_pixels, _cap(settings, limits)
+    _check_video(video, frames, 1)
+    limit, cap = limits.max_pixels, _pixel_cap(settings, limits)
     if cap is not None:
         share = int(cap * 0.9) * limits.temporal_patch_size // len(frames)
         limit = max(min(limit, share), int(limits.min_pixels * 1.05))
@@ -117,16 +117,16 @@ def _qwen3_video(
     limits: PixelLimits, settings: Settings, video: MediaInfo, frames: Frames
 ) -> VideoCount:
     size, num = limits.temporal_patch_size, len(frames)
-    _checked(video, frames, size)
-    limit, cap = None, _cap(settings, limits)
+    _check_video(video, frames, size)
+    limit, cap = None, _pixel_cap(settings, limits)
     if cap is not None:
         frame = min(cap, limits.max_pixels // num)
         limit = max(frame, int(limits.min_pixels * 1.05)) * num
     sides = limits.resized(video.height, video.width, num, limit)
     grid, tokens = _video_count(limits, num, video, sides)
     frames = np.append(frames, np.repeat(frames[-1:], -num % size))
-    first = timestamps(frames[::size], video.fps)
-    last = timestamps(frames[size - 1 :: size], video.fps)
+    first = frame_seconds(frames[::size], video.fps)
+    last = frame_seconds(frames[size - 1 :: size], video.fps)
     text = "".join(
         f"<{(a + b) / 2:.1f} seconds><|vision_start|>{VIDEO}<|vision_end|>"
         for a, b in zip(first, last, strict=True)
@@ -169,18 +169,18 @@ def _sample_as(is_newer: bool, video: Settings, asked: Settings) -> Callable[...
         settings |= {"fps": asked.get("fps", video.get("fps") or 2), "num_frames": None}
     settings |= {name: asked[name] for name in ("min_frames", "max_frames") if name in asked}
     if is_newer and settings["num_frames"] is not None:
-        return partial(_evenly, settings["num_frames"])
+        return partial(_sample_evenly, settings["num_frames"])
     return partial(_qwen3_sample if is_newer else _qwen2_sample, settings)
 
 
-def _evenly(num: int, total: int, _: float | None) -> Frames:
+def _sample_evenly(num: int, total: int, _: float | None) -> Frames:
     if num > total:
         raise too_few_frames(total, num)
     frames: Frames = np.linspace(0, total - 1, num).round().astype(np.int64)
     return frames
 
 
-def _build(name: str, image: Settings, video: Settings, own: Settings) -> FamilyMedia:
+def _build_qwen(name: str, image: Settings, video: Settings, own: Settings) -> FamilyMedia:
     limits = PixelLimits.of(image, "image")
     count, sample, sample_as = None, None, None
     if video:
@@ -198,7 +198,7 @@ def _build(name: str, image: Settings, video: Settings, own: Settings) -> Family
     return FamilyMedia(
         name=name if video else f"{name} without video settings",
         placeholders={"image": IMAGE, "video": VIDEO},
-        images=partial(_images, limits, None),
+        images=partial(_count_images, limits, None),
         video=count,
         sample=sample,
         sample_as=sample_as,
@@ -209,16 +209,16 @@ def _build(name: str, image: Settings, video: Settings, own: Settings) -> Family
     )
 
 
-def _family(name: str, processor_class: str, video: dict[str, Any]) -> Family:
+def _make_family(name: str, processor_class: str, video: dict[str, Any]) -> Family:
     # `Qwen3VLVideoProcessor` does not read them.
     older_names = ("images",) if name == "qwen3_vl" else ("images", "videos")
-    build = partial(_build, name)
+    build = partial(_build_qwen, name)
     return Family(name, processor_class, _QWEN2_IMAGE, video, build, older_names=older_names)
 
 
-QWEN2_VL = _family("qwen2_vl", "Qwen2VLProcessor", _QWEN2_VIDEO)
-QWEN2_5_VL = _family("qwen2_5_vl", "Qwen2_5_VLProcessor", _QWEN2_VIDEO)
-QWEN3_VL = _family("qwen3_vl", "Qwen3VLProcessor", _QWEN3_VIDEO)
+QWEN2_VL = _make_family("qwen2_vl", "Qwen2VLProcessor", _QWEN2_VIDEO)
+QWEN2_5_VL = _make_family("qwen2_5_vl", "Qwen2_5_VLProcessor", _QWEN2_VIDEO)
+QWEN3_VL = _make_family("qwen3_vl", "Qwen3VLProcessor", _QWEN3_VIDEO)
 
 
 # -- GLM-4.1V, GLM-4.6V: transformers 5.23, `models/glm4v` and `models/glm46v` ---------------------
@@ -228,11 +228,11 @@ STAMPED = 2
 
 
 def _glm_video(limits: PixelLimits, stamp: str, video: MediaInfo, frames: Frames) -> VideoCount:
-    _checked(video, frames, limits.temporal_patch_size)
+    _check_video(video, frames, limits.temporal_patch_size)
     sides = limits.resized(video.height, video.width, len(frames))
     grid, tokens = _video_count(limits, len(frames), video, sides)
     pairs = grid[0]
-    seconds = timestamps(frames[::STAMPED], video.fps)[:pairs]
+    seconds = frame_seconds(frames[::STAMPED], video.fps)[:pairs]
     seconds += seconds[-1:] * (pairs - len(seconds))
     text = "".join(
         f"<|begin_of_image|>{GLM_IMAGE}<|end_of_image|>{stamp.format(int(second), second)}"
@@ -257,7 +257,7 @@ def sample_by_rate(total: int, fps: float | None, *, rate: float, max_duration: 
             wanted = np.arange(total, dtype=np.float64)
         else:
             wanted = np.ceil(np.linspace(0, duration, num, endpoint=True) * fps)
-    return _distinct(np.minimum(wanted, total - 1).astype(np.int64))
+    return _pair_distinct(np.minimum(wanted, total - 1).astype(np.int64))
 
 
 MAX_SAMPLED = 640
@@ -278,7 +278,7 @@ def sample_by_duration(total: int, fps: float | None, *, temporal_patch_size: in
     rate = next(rate for limit, rate in RATES if lasting <= limit)
     wanted = min(int(lasting * rate * temporal_patch_size), MAX_SAMPLED)
     if total < wanted:
-        return _distinct(np.linspace(0, total - 1, wanted, dtype=int))
+        return _pair_distinct(np.linspace(0, total - 1, wanted, dtype=int))
     # Moments are summed up one by one, as there: cumsum rounds as the sums do.
     step = 1 / (temporal_patch_size * rate)
     moments = np.cumsum(np.full(min(int(duration / step) + 2, total), step))
@@ -292,10 +292,10 @@ def sample_by_duration(total: int, fps: float | None, *, temporal_patch_size: in
         taken = np.linspace(taken[0], taken[-1], wanted, dtype=int)
     elif len(taken) > wanted:
         taken = np.linspace(0, total - 1, wanted, dtype=int)
-    return _distinct(taken)
+    return _pair_distinct(taken)
 
 
-def _distinct(frames: Frames) -> Frames:
+def _pair_distinct(frames: Frames) -> Frames:
     """Each frame once (they ascend), and the last one twice where their number is odd."""
     kept = np.unique(frames)
     return np.append(kept, kept[-1]) if len(kept) % 2 else kept
@@ -312,7 +312,7 @@ def _build_glm(newer: bool, image: Settings, video: Settings, own: Settings) -> 
         name="glm46v" if newer else "glm4v",
         placeholders={"image": GLM_IMAGE, "video": "<|video|>"},
         feature=GLM_IMAGE,
-        images=partial(_images, limits, limits.temporal_patch_size),
+        images=partial(_count_images, limits, limits.temporal_patch_size),
         video=partial(_glm_video, videos, "{1:.1f} seconds" if newer else "{0}"),
         sample=sample,
         limits=limits,

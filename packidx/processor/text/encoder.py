@@ -14,7 +14,7 @@ from tokenizers import Encoding, Tokenizer
 
 from packidx.arrays import Int64s
 from packidx.processor.chat_template.marks import Span
-from packidx.processor.text.gigatoken import Gigatoken, reference_ids
+from packidx.processor.text.gigatoken import Gigatoken, encode_by_reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class TextEncoder:
     def token_bytes(self) -> Int64s | None:
         """``[vocabulary]`` bytes of text that each id spells; None unless every byte of a text is
         in exactly one token (GPT-2's byte-level tokenizers)."""
-        steps = _config(self.tokenizer.pre_tokenizer)
+        steps = _config_of(self.tokenizer.pre_tokenizer)
         kinds = {step.get("type") for step in steps.get("pretokenizers", [steps])}
         if "ByteLevel" not in kinds or self._normalizers - {"NFC"}:
             return None
@@ -76,7 +76,7 @@ class TextEncoder:
 
     @cached_property
     def _normalizers(self) -> set[str]:
-        normalizer = _config(self.tokenizer.normalizer)
+        normalizer = _config_of(self.tokenizer.normalizer)
         return {step["type"] for step in normalizer.get("normalizers", [normalizer]) if step}
 
     def encode(
@@ -94,7 +94,7 @@ class TextEncoder:
         if self.fast is not None and all(map(self.fast.knows, texts)) and texts:
             ids, offsets = self.fast.encode(texts)
         elif self.token_bytes is not None:
-            ids, offsets = reference_ids(self.tokenizer, texts)
+            ids, offsets = encode_by_reference(self.tokenizer, texts)
         else:
             encodings = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
             sizes = np.array([len(each) for each in encodings], np.int64)
@@ -151,14 +151,16 @@ class TextEncoder:
             own = [(start - _is_after_space(text, start), start, end) for start, end in ranges]
             if own and not self._is_spelled(text, size):
                 offsets = np.maximum.accumulate(self._offsets_of(batch, number, text), axis=0)
-                found = _inside(offsets[:, 0], offsets[:, 1], np.array(own))
+                found = _find_tokens_inside(offsets[:, 0], offsets[:, 1], np.array(own))
                 apart.append((len(limits), number, found))
             elif own and not text.isascii():
                 raw = np.frombuffer(text.encode(), np.uint8)
                 places = np.append(np.flatnonzero(raw & 0xC0 != 0x80), len(raw))
                 own = places[np.array(own)].tolist()
             limits += [(base + space, base + start, base + end) for space, start, end in own]
-        first, last = _inside(total[:-1], total[1:], np.array(limits, np.int64).reshape(-1, 3))
+        first, last = _find_tokens_inside(
+            total[:-1], total[1:], np.array(limits, np.int64).reshape(-1, 3)
+        )
         for at, number, found in apart:
             for borders, values in zip((first, last), found, strict=True):
                 borders[at : at + len(values)] = values + batch.offsets[number]
@@ -183,13 +185,13 @@ class TextEncoder:
         return offsets
 
 
-def _config(part: Any) -> dict[str, Any]:
+def _config_of(part: Any) -> dict[str, Any]:
     """Return a normalizer or pre-tokenizer as tokenizer.json has it; empty for None."""
     config: dict[str, Any] = {} if part is None else orjson.loads(part.__getstate__())
     return config
 
 
-def _inside(starts: Int64s, stops: Int64s, limits: Int64s) -> tuple[Int64s, Int64s]:
+def _find_tokens_inside(starts: Int64s, stops: Int64s, limits: Int64s) -> tuple[Int64s, Int64s]:
     """Return the first token, and one past the last, inside of limits ``[k, 3]`` (start with the
     space before it, start, end) of tokens that begin and end at `starts` and `stops`."""
     space, start, end = limits.T

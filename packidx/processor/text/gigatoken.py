@@ -51,7 +51,7 @@ class Gigatoken:
             trial = [_TRIAL.replace("T", char)]
             is_old = unicodedata.ucd_3_2_0.category(char) not in ("Cn", "Co")
             is_equal = is_old or np.array_equal(
-                self.encode(trial)[0], reference_ids(self._reference, trial)[0]
+                self.encode(trial)[0], encode_by_reference(self._reference, trial)[0]
             )
             (self._equal if is_equal else self._different).add(char)
         return self._different.isdisjoint(text)
@@ -62,7 +62,7 @@ class Gigatoken:
         return np.asarray(lists.content.data, np.int64), np.asarray(lists.offsets.data, np.int64)
 
 
-def reference_ids(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[Int64s, Int64s]:
+def encode_by_reference(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[Int64s, Int64s]:
     """Return ids and offsets of texts by `tokenizers`, as `Gigatoken.encode`."""
     encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
     lists = [encoding.ids for encoding in encodings]
@@ -100,7 +100,7 @@ def _try_gigatoken(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[Gigatoke
     ]
     for what, given in (("the data's text", texts), ("text around its added tokens", beside)):
         given = [text for text in given if made.knows(text)]
-        expected = reference_ids(tokenizer, given)
+        expected = encode_by_reference(tokenizer, given)
         if given and not all(map(np.array_equal, made.encode(given), expected)):
             return None, f"gigatoken gives other ids than tokenizers for {what}"
     return made, ""

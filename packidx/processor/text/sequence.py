@@ -48,7 +48,7 @@ class Expanded:
     """The end of a document, which gets the tokenizer's special tokens, too; else None."""
 
 
-def expand(
+def expand_media(
     rendered: Rendered,
     kinds: Sequence[str],
     tokens: Sequence[int],
@@ -81,11 +81,13 @@ def expand(
     if cuts:
         # What replaces a medium inside a span belongs to it.
         text = "".join([*parts, text[at:]])
-        spans = tuple([(_moved(a, cuts, added), _moved(b, cuts, added)) for a, b in spans])
+        spans = tuple(
+            [(_move_border(a, cuts, added), _move_border(b, cuts, added)) for a, b in spans]
+        )
     return Expanded(text, spans, tuple(runs), tuple(order))
 
 
-def _moved(border: int, cuts: Sequence[int], added: Sequence[int]) -> int:
+def _move_border(border: int, cuts: Sequence[int], added: Sequence[int]) -> int:
     return border + added[bisect.bisect_right(cuts, border)]
 
 
@@ -136,7 +138,7 @@ def locate_runs(
     return FeatureRuns(tokens, repeats, at, extra, wrong)
 
 
-def trained_tokens(
+def mask_trained_tokens(
     batch: TokenBatch, text: TextEncoder, expanded: Sequence[Expanded], runs: FeatureRuns
 ) -> NDArray[np.bool_]:
     """``[total]`` which of the batch's tokens contribute to the loss.
@@ -161,7 +163,7 @@ def trained_tokens(
     return mask
 
 
-def places(batch: TokenBatch, runs: FeatureRuns, tokens: Int64s) -> Int64s:
+def locate_tokens(batch: TokenBatch, runs: FeatureRuns, tokens: Int64s) -> Int64s:
     """Return where `tokens` of the batch, none of them a run's, stand in their own samples, all
     runs written out."""
     added = np.concatenate([[0], np.cumsum(runs.repeats - 1)])

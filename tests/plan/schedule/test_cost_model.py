@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packidx.format.index import CostModel
-from packidx.format.manifest import decoded
+from packidx.format.manifest import decode_json
 from packidx.index.cost import pack_cost
 from packidx.plan.cost_model import DEFAULT_PRESET, PRESETS, parse_cost
 
@@ -39,7 +39,7 @@ def test_every_preset_is_sound_and_the_default_is_one() -> None:
     for name in PRESETS:
         cost = parse_cost(name)
         assert (cost.vit_linear > 0) == (name != "text-8b")
-        assert decoded(CostModel, json.loads(json.dumps(cost.to_json()))) == cost
+        assert decode_json(CostModel, json.loads(json.dumps(cost.to_json()))) == cost
     tower = 32 * 14 * 14 * 3 * 2 * 1280 / 32 + 32 * (4 * 1280**2 + 3 * 1280 * 3420)
     window = 28 * 1280 * 64
     merger = (5120 * 5120 + 5120 * 3584) / 4

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from packidx.errors import FormatError, OptionError
 from packidx.format.lengths import Source
-from packidx.format.manifest import Unfit, decoded
+from packidx.format.manifest import Unfit, decode_json
 from packidx.hashing import below
 from packidx.plan.options import number_text, read_number
 from packidx.plan.select.mixture import MAX_REPEATS, Mixture, SourceTotals, copies_of, sample_ratios
@@ -128,7 +128,7 @@ def with_layouts(**layouts: dict[str, Any] | None) -> Any:
         | ({} if layout is None else {"layout": layout})
         for name, layout in layouts.items()
     ]
-    return SimpleNamespace(sources=[decoded(Source, source) for source in sources])
+    return SimpleNamespace(sources=[decode_json(Source, source) for source in sources])
 
 
 @given(NUMBERS, st.lists(st.integers(0, (1 << 64) - 1), max_size=20))

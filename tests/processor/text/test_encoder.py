@@ -16,7 +16,7 @@ from packidx.encode.loading import load_processor
 from packidx.processor.text import gigatoken as engines
 from packidx.processor.text.encoder import TextEncoder
 from packidx.processor.text.gigatoken import Gigatoken, choose_engine
-from packidx.processor.text.sequence import Expanded, locate_runs, trained_tokens
+from packidx.processor.text.sequence import Expanded, locate_runs, mask_trained_tokens
 
 WORDS = ["the cat ", "sat\n\n", " on", "é", "e\u0301", "北京", "🙂", "\u0301", "<|im_end|>", "\r\n"]
 WORDS += ["  ", "def f(x):\n\t", "1234", "<think>", "ﬁ", "\x00", "K", "ẞ", "<s>"]
@@ -206,6 +206,6 @@ def test_what_is_never_trained(tokenizers: dict[str, Tokenizer]) -> None:
     items = [Expanded(text, ((0, len(text)),), ((7,),))] * 2
     batch = encoder.encode([text] * 2, [True, False])
     runs = locate_runs(batch, items, [copy.token_to_id("<|image_pad|>")])
-    trained = batch.ids[np.flatnonzero(trained_tokens(batch, encoder, items, runs))]
+    trained = batch.ids[np.flatnonzero(mask_trained_tokens(batch, encoder, items, runs))]
     words = [copy.id_to_token(ident) for ident in trained.tolist()]
     assert words == ["one", "Ġ", "Ġtwo"] + ["Ġ", "Ġtwo"]
