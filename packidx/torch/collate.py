@@ -19,6 +19,7 @@ from packidx.torch.pixels import TABLE
 # UnlimitedOCR splits by lists of numbers, and by no tensors of them.
 _OF_LISTS = "patches_grid"
 _ONE_ROW = ("flash", "thd")
+_OWN_PADDING = ("indexed", "thd")
 _LISTS = (_OF_LISTS, "num_local_patches")
 
 
@@ -28,6 +29,7 @@ def collate(
     *,
     pad_token_id: int = 0,
     sample_table: bool = False,
+    max_samples: int | None = None,
 ) -> dict[str, Any]:
     """Return the model's arguments for one pack or several.
 
@@ -52,6 +54,9 @@ def collate(
       are [3, B, T]. A model that turns this mask into bool merges the samples: those of
       transformers do, take another mode for them.
 
+    A batch with padding has ``padding_mask`` bool [B, T], True on padding (``'indexed'`` has it in
+    its mask): `prepare_model` keeps padding out of the router losses and expert counts by it.
+
     Packs whose pixels are bytes give ``pixel_table``, too: call `normalise_pixels` on the batch.
 
     Args:
@@ -60,9 +65,13 @@ def collate(
         sample_table: add ``sample_table`` for `StepLog`, int64 [samples of all packs, 4]: first
             token in the flattened batch, pack, position in the pack, sample id. No model takes it:
             leave it out of the model's arguments.
+        max_samples: for CUDA graphs, with ``'flash'`` and ``'thd'``: bounds of samples get
+            `max_samples` + 1 entries, empty samples at the end; the longest sample is stated as the
+            whole row, and ``padding_mask`` is always there. Padding at the end of a pack counts
+            to its last sample, a dummy image is a sample.
 
     Raises:
-        OptionError: an unknown `attention`, or no pack.
+        OptionError: an unknown `attention`, no pack, or more samples than `max_samples`.
         MismatchError: the packs do not go together or lack keys, or a token is masked out.
     """
     if attention not in _LAYOUTS:
@@ -73,6 +82,11 @@ def collate(
     given: Sequence[Any] = [packs] if isinstance(packs, Pack) else packs
     packs = [row["pack"] if isinstance(row, Mapping) and "pack" in row else row for row in given]
     _check(packs)
+    if max_samples is not None and attention not in _ONE_ROW:
+        raise OptionError(
+            f"max_samples pads the bounds of samples, which attention {attention!r} does not have:"
+            f" leave it out, or use {' or '.join(map(repr, _ONE_ROW))}"
+        )
     if attention in _ONE_ROW:
         rows = [[segment for pack in packs for segment in pack.segments]]
     else:
@@ -85,6 +99,12 @@ def collate(
     if _OF_LISTS in batch:
         batch |= {key: batch[key].tolist() for key in _LISTS if key in batch}
     batch |= _LAYOUTS[attention](rows, batch["position_ids"])
+    if attention not in _OWN_PADDING:
+        padding = torch.stack([_segment_numbers(row, padding=True) for row in rows]) == 0
+        if max_samples is not None or bool(padding.any()):
+            batch["padding_mask"] = padding
+    if max_samples is not None:
+        batch |= _pad_bounds(batch, rows[0], max_samples)
     batch |= _one_table(packs)
     if sample_table:
         width = None if attention in _ONE_ROW else batch["labels"].shape[1]
@@ -131,13 +151,36 @@ def _indexed(rows: Rows, positions: Tensor) -> dict[str, Any]:
     return {"attention_mask": mask, **_for_nemo(rows, positions)}
 
 
-def _thd(rows: Rows, positions: Tensor) -> dict[str, Any]:
-    row = rows[0]
-    # A segment that is nothing but padding is part of the slot before it: an empty sequence is not
-    # something every kernel takes.
+def _slots(row: Sequence[Segment]) -> tuple[list[int], list[int]]:
+    """Lengths and slots of a row's samples. Padding alone is part of the slot before it: not every
+    kernel takes an empty sample."""
     starts = [at for at, segment in enumerate(row) if segment.length or not at]
     slots = [sum(each.slot for each in row[a:b]) for a, b in pairwise([*starts, len(row)])]
-    lengths = _cumulative([row[at].length for at in starts])
+    return [row[at].length for at in starts], slots
+
+
+def _pad_bounds(batch: dict[str, Any], row: Sequence[Segment], max_samples: int) -> dict[str, Any]:
+    """Bounds of a batch in one row with `max_samples` + 1 entries, and the longest as the row."""
+    lengths, slots = _slots(row)
+    if len(slots) > max_samples:
+        raise OptionError(
+            f"the batch has {len(slots)} samples and max_samples is {max_samples}: give the most"
+            " that a batch holds, dummy images included"
+        )
+    empty = [0] * (max_samples - len(slots))
+    bounds, total = _cumulative([*slots, *empty]), sum(slots)
+    if "cu_seqlens" not in batch:
+        keys = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds}
+        return {**keys, "max_length_q": total, "max_length_k": total}
+    longest = torch.tensor(total, dtype=torch.int32)
+    own = {"cu_seqlens": _cumulative([*lengths, *empty]), "cu_seqlens_padded": bounds}
+    return {**own, "max_seqlen": longest}
+
+
+def _thd(rows: Rows, positions: Tensor) -> dict[str, Any]:
+    row = rows[0]
+    own, slots = _slots(row)
+    lengths = _cumulative(own)
     return {
         "cu_seqlens": lengths,
         "cu_seqlens_padded": _cumulative(slots),

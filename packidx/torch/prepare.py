@@ -36,7 +36,8 @@ def prepare_model(model: Model, *, attention: str | None = None) -> Model:
     Turns the cache off in every config it has: with a cache, transformers takes a pack for one long
     sample. Models whose own masks are wrong for packs get a forward hook that makes right ones
     (Gemma 3, sliding windows under flex_attention) or passes on where samples begin (linear
-    attention). Pixels that come as bytes become floats (`normalise_pixels`). Call it before the
+    attention). Padding is left out of ``router_logits``, and so of the router losses and expert
+    counts of a mixture of experts. Pixels that come as bytes become floats (`normalise_pixels`). Call it before the
     model is wrapped or compiled; calling it again changes nothing. It refuses what is known not to
     work; `check_isolation` measures what your model does.
 
@@ -73,6 +74,8 @@ def prepare_model(model: Model, *, attention: str | None = None) -> Model:
         install(module, hook)
     if "pixel_values" in inspect.signature(inner.forward).parameters:
         install(inner, normalised)
+    if not any(isinstance(hook, RouterPadding) for hook in inner._forward_pre_hooks.values()):
+        RouterPadding().attach_to(inner)
     return model
 
 
@@ -205,6 +208,61 @@ def normalised(
     if TABLE not in kwargs:
         return None
     return args, normalise_pixels(kwargs, next(module.parameters()).dtype)
+
+
+class RouterPadding:
+    """Leave padding out of the router logits that a mixture of experts returns and learns from.
+
+    Its auxiliary loss and expert counts are taken from ``router_logits`` of all tokens, unless the
+    model gets a 2-D attention mask, which would merge packed samples. It would take a BlockMask for
+    one, so its base alone gets that.
+    """
+
+    def __init__(self) -> None:
+        self._padding: Tensor | None = None
+        self._mask: BlockMask | None = None
+
+    def attach_to(self, model: nn.Module) -> None:
+        """Register the three hooks on `model` and its base."""
+        base: Any = getattr(model, "base_model", model)
+        if base is not model:
+            model.register_forward_pre_hook(self, with_kwargs=True)
+            # Before hooks that replace the mask.
+            base.register_forward_pre_hook(self.return_mask, prepend=True, with_kwargs=True)
+            base.register_forward_hook(self.drop_padding)
+
+    def __call__(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Arguments | None:
+        self._padding = kwargs.pop("padding_mask", None)
+        self._mask = mask = kwargs.get("attention_mask")
+        if isinstance(mask, BlockMask):
+            return args, {**kwargs, "attention_mask": None}
+        self._mask = None
+        return args, kwargs
+
+    def return_mask(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Arguments | None:
+        """Give the base of the model the BlockMask of the batch."""
+        mask, self._mask = self._mask, None
+        return None if mask is None else (args, {**kwargs, "attention_mask": mask})
+
+    def drop_padding(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """Keep the rows of ``router_logits`` that are of tokens, [B · T, E] or [B, T, E] a layer."""
+        padding, self._padding = self._padding, None
+        layers = getattr(output, "router_logits", None)
+        if padding is None or layers is None:
+            return
+        tokens, shapes = ~padding, (padding.shape, (padding.numel(),))
+        if other := [layer.shape for layer in layers if layer.shape[:-1] not in shapes]:
+            raise MismatchError(
+                f"router_logits of shape {list(other[0])} are not of a batch of"
+                f" {list(padding.shape)}: its padding cannot be left out of the router loss"
+            )
+        output.router_logits = tuple(
+            layer[tokens if layer.ndim == 3 else tokens.flatten()] for layer in layers
+        )
 
 
 def bidirectional_images(
