@@ -100,9 +100,9 @@ def collate(
         batch |= {key: batch[key].tolist() for key in _LISTS if key in batch}
     batch |= _LAYOUTS[attention](rows, batch["position_ids"])
     if attention not in _OWN_PADDING:
-        padding = torch.stack([_segment_numbers(row, padding=True) for row in rows]) == 0
-        if max_samples is not None or bool(padding.any()):
-            batch["padding_mask"] = padding
+        is_padding = torch.stack([_segment_numbers(row, padding=True) for row in rows]) == 0
+        if max_samples is not None or bool(is_padding.any()):
+            batch["padding_mask"] = is_padding
     if max_samples is not None:
         batch |= _pad_bounds(batch, rows[0], max_samples)
     batch |= _one_table(packs)

@@ -37,9 +37,9 @@ def prepare_model(model: Model, *, attention: str | None = None) -> Model:
     sample. Models whose own masks are wrong for packs get a forward hook that makes right ones
     (Gemma 3, sliding windows under flex_attention) or passes on where samples begin (linear
     attention). Padding is left out of ``router_logits``, and so of the router losses and expert
-    counts of a mixture of experts. Pixels that come as bytes become floats (`normalise_pixels`). Call it before the
-    model is wrapped or compiled; calling it again changes nothing. It refuses what is known not to
-    work; `check_isolation` measures what your model does.
+    counts of a mixture of experts. Pixels that come as bytes become floats (`normalise_pixels`).
+    Call it before the model is wrapped or compiled; calling it again changes nothing. It refuses
+    what is known not to work; `check_isolation` measures what your model does.
 
     Args:
         attention: what the text model is to attend by from now on: ``'sdpa'``, ``'eager'`` or
@@ -249,7 +249,7 @@ class RouterPadding:
         return None if mask is None else (args, {**kwargs, "attention_mask": mask})
 
     def drop_padding(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """Keep the rows of ``router_logits`` that are of tokens, [B · T, E] or [B, T, E] a layer."""
+        """Keep the rows of ``router_logits`` of tokens: [B · T, E] or [B, T, E] in each layer."""
         padding, self._padding = self._padding, None
         layers = getattr(output, "router_logits", None)
         if padding is None or layers is None:
