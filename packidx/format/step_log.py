@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,17 +26,21 @@ STEP_LOG = pa.schema(
     [
         *fields_of("string snapshot_id; int64 seed; int32 global_batch; int64 session"),
         *fields_of("int32 epoch; int64 step; int32 rank world_size; double seconds grad_norm"),
-        *fields_of("int64 length attention_cost vision_patches vision_cost"),
+        *fields_of("int64 length attention_cost vision_patches vision_cost memory"),
+        *fields_of("double data_wait"),
         pa.field("samples", pa.list_(_SAMPLE)),
     ]
 )
 """`session` is when the process began to log, or last went back to an earlier step, in nanoseconds
-since 1970; `seconds` are null of a process's first step. The four sums are the plan's, over the
-rank's packs of the step. `samples` are those with label tokens, in order; `loss` is the sum over
-their label tokens."""
+since 1970, or one above the latest session in the folder where the clock is behind; `seconds` are
+null of a process's first step. The four sums are the plan's, over the rank's packs of the step.
+`memory` is the peak of the step in bytes, `data_wait` the share of its time, from 0 to 1, that was
+spent waiting for data; null if not measured. `samples` are those with label tokens, in order;
+`loss` is the sum over their label tokens."""
 
 LOG_VIEWS = ("losses", "outliers", "logged_steps")
 _PREFIX = "steps"
+_NAMED = re.compile(rf"{_PREFIX}-\d{{1,19}}-\d{{5,}}-\d{{6,}}\.parquet$", re.ASCII)
 
 
 def part_name(session: int, rank: int, number: int) -> str:
@@ -43,9 +48,15 @@ def part_name(session: int, rank: int, number: int) -> str:
     return f"{_PREFIX}-{session}-{rank:05d}-{number:06d}.parquet"
 
 
+def last_session(folder: str) -> int:
+    """The latest session that the names of a log's parts state; 0 if there is none."""
+    return max((int(part.rsplit("-", 3)[1]) for part in log_parts(folder)), default=0)
+
+
 def log_parts(folder: str) -> list[str]:
     """The parts of a log in `folder`, whatever else is in it."""
-    return sorted(glob.glob(os.path.join(glob.escape(folder), f"{_PREFIX}-*.parquet")))
+    named = os.path.join(glob.escape(folder), f"{_PREFIX}-*-*-*.parquet")
+    return sorted(path for path in glob.glob(named) if _NAMED.search(path))
 
 
 def log_files(folder: str, snapshot_id: str | None = None) -> list[str]:
@@ -61,8 +72,10 @@ def log_files(folder: str, snapshot_id: str | None = None) -> list[str]:
     parts: dict[str, list[str]] = {}
     for file in log_parts(folder):
         try:
-            rows = pq.read_table(file, columns=["snapshot_id"], partitioning=None)
-            parts.setdefault(rows.column(0)[0].as_py(), []).append(file)
+            rows = pq.read_table(file, partitioning=None, page_checksum_verification=True)
+            if not rows.schema.equals(STEP_LOG):
+                raise LookupError
+            parts.setdefault(rows.column("snapshot_id")[0].as_py(), []).append(file)
         except (OSError, LookupError, pa.ArrowException) as error:
             refuse_open_files(error)
             raise FormatError(f"{file} is damaged, or not part of a log: remove it") from None

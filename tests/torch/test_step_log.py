@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch.nn import functional
+from torch.utils.data import DataLoader
 from trained_packs import Encode, rows, tiny_model, trained_index
 
-from packidx.errors import MismatchError, OptionError, SourceError
+from packidx.errors import FormatError, MismatchError, OptionError, SourceError
+from packidx.format.step_log import STEP_LOG
 from packidx.index import Index
 from packidx.records.fetch import Fetcher
-from packidx.torch import PackedDataset, PackSampler, StepLog, collate
+from packidx.torch import PackedDataset, PackSampler, StepLog, collate, headspace
+from packidx.torch.headspace import measure_headspace
 from packidx.torch.loss import LossWeights, packed_loss
 
 BY_SAMPLE = "SELECT step, rank, pack_id, sample_id, label_tokens, loss, source, key FROM losses"
@@ -202,3 +208,98 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, index: Index) -> None:
     assert rows(index, tmp_path, BY_SAMPLE) == []
     with pytest.raises(MismatchError, match="with seed 0, this one has 1: give each run"):
         StepLog(tmp_path, sampler_of(index, seed=1))
+
+
+def test_a_run_that_resumes_with_its_clock_behind_holds(
+    tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, dataset = tiny_model(), PackedDataset(index, Encode())
+    log = StepLog(tmp_path, sampler_of(index))
+    logged(log, dataset, model, range(3))
+    log.close()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.5)
+    monkeypatch.setattr("packidx.torch.step_log.time.time_ns", lambda: 10**18)  # in 2001
+    for _ in range(2):  # the second one goes back within its process, too
+        log = StepLog(tmp_path, sampler_of(index))
+        logged(log, dataset, model, range(1, 3))
+        logged(log, dataset, model, range(1, 3))
+        log.close()
+    for step in range(1, 3):
+        found = rows(index, tmp_path, f"{BY_SAMPLE} WHERE step = {step}")
+        losses = alone(index, model, [row["sample_id"] for row in found])
+        assert len(found) == len(losses) > 0
+        for row in found:
+            assert row["loss"] == pytest.approx(losses[row["sample_id"]], rel=1e-5)
+
+
+def test_a_flipped_bit_in_a_part_is_damage(tmp_path: Path, index: Index) -> None:
+    log = StepLog(tmp_path, sampler_of(index))
+    logged(log, PackedDataset(index, Encode()), tiny_model(), range(2))
+    log.close()
+    (part,) = tmp_path.glob("*.parquet")
+    whole = part.read_bytes()
+    columns = pq.read_metadata(part).row_group(0)
+    by_name = {
+        columns.column(n).path_in_schema: columns.column(n) for n in range(len(STEP_LOG) + 4)
+    }
+    losses = by_name["samples.list.element.loss"]
+    end = losses.dictionary_page_offset + losses.total_compressed_size
+    name = whole.rindex(b"label_tokens")
+    for at in (*range(end - 20, end), name + 3):
+        part.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        with pytest.raises(FormatError, match="is damaged"):
+            rows(index, tmp_path, BY_SAMPLE)
+
+
+def test_steps_state_their_memory_and_their_waiting(tmp_path: Path, index: Index) -> None:
+    peaks = iter([700, 900, None])
+    log = StepLog(tmp_path, sampler_of(index), memory=lambda: next(peaks))
+
+    def slow() -> Iterator[int]:
+        for number in range(3):
+            time.sleep(0.05)
+            yield number
+
+    for step in log.watch(slow()):
+        time.sleep(0.05)
+        log.end_step(step)
+    assert log.metrics().splitlines()[0] == 'packidx_step{rank="0"} 2'
+    assert "packidx_data_wait_ratio" in log.metrics() and "memory" not in log.metrics()
+    log.close()
+    steps = rows(index, tmp_path, "SELECT memory, data_wait FROM logged_steps ORDER BY step")
+    assert [each["memory"] for each in steps] == [700, 900, None]
+    assert steps[0]["data_wait"] is None  # its time is unknown
+    assert all(0.2 < each["data_wait"] < 0.8 for each in steps[1:])
+
+
+def test_a_watched_loader_is_the_loader(tmp_path: Path, index: Index) -> None:
+    loader = DataLoader(range(6), batch_size=2)  # type: ignore[arg-type]
+    watched = StepLog(tmp_path, sampler_of(index)).watch(loader)
+    assert len(watched) == 3 and watched.batch_size == 2
+    assert [each.tolist() for each in watched] == [each.tolist() for each in loader]
+
+
+def test_the_headspace_is_what_waiting_costs(capsys: pytest.CaptureFixture[str]) -> None:
+    class Slow:
+        def __iter__(self) -> Iterator[int]:
+            for number in range(20):
+                time.sleep(0.04)
+                yield number
+
+    steps: list[int] = []
+
+    def step(batch: int) -> None:
+        steps.append(batch)
+        time.sleep(0.02)
+
+    found = measure_headspace(Slow(), step, steps=8, warmup=2)
+    assert 2.0 < found.ratio < 4.5 and 0.5 < found.waited / found.loaded < 0.8
+    assert steps == [*range(10), *[9] * 10]
+    assert f"could be {found.ratio:.2f} times as fast" in str(found)
+    with pytest.raises(OptionError, match="has 20 batches, 60 are needed"):
+        measure_headspace(Slow(), lambda batch: None, steps=60, warmup=0)
+    with pytest.raises(SystemExit) as ended:
+        headspace.main(["no_module:loop"])
+    assert ended.value.code == 1 and "no_module:loop cannot be loaded" in capsys.readouterr().err
