@@ -246,7 +246,7 @@ def test_a_flipped_bit_in_a_part_is_damage(tmp_path: Path, index: Index) -> None
     }
     losses = by_name["samples.list.element.loss"]
     end = losses.dictionary_page_offset + losses.total_compressed_size
-    name = whole.rindex(b"label_tokens")
+    name = whole.index(b"label_tokens")
     for at in (*range(end - 20, end), name + 3):
         part.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
         with pytest.raises(FormatError, match="is damaged"):
