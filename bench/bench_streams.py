@@ -14,7 +14,7 @@ import numpy as np
 
 from bench_tools import heading
 from packidx.arrays import Int64s
-from packidx.packing.solve import Problem, solve
+from packidx.packing.solve import Problem, solve_problem
 from packidx.packing.streams import LaneOrder, pack_window
 
 MIXES = ((6.0, 1.0), (6.5, 0.8), (7.0, 1.0), (5.5, 1.2), (7.5, 0.7))
@@ -40,7 +40,7 @@ def main() -> None:
         for mix in MIXES:
             draw = np.random.default_rng(0)
             lengths = np.clip(draw.lognormal(*mix, SAMPLES), 16, capacity).astype(np.int64)
-            whole = solve(Problem(lengths, capacity, {}), "auto", 0).slots.num_packs
+            whole = solve_problem(Problem(lengths, capacity, {}), "auto", 0).slots.num_packs
             for window in WINDOWS:
                 packs, seconds = streamed(lengths, capacity, window)
                 fill = 100 * lengths.sum() / packs / capacity

@@ -368,12 +368,14 @@ def pack_recipe(
     unchanged = summary.existed and plan.existed and before == done and is_drawn
     checks: list[Check] = []
     if not unchanged:
-        from packidx.inspect.verify import verify
+        from packidx.inspect.verify import verify_index
 
         encoder = encoder_of(recipe.estimate) if num_sampled else None
         transform = recipe.estimate.get("transform") if num_sampled else None
         opened = open_index(named)
-        for check in verify(opened, encoder=encoder, transform=transform, num_sampled=num_sampled):
+        for check in verify_index(
+            opened, encoder=encoder, transform=transform, num_sampled=num_sampled
+        ):
             checks.append(check)
             doing(f"verifying: {check.name}")
         if report is not None:

@@ -46,7 +46,7 @@ _KEYS = ("snapshot_id", "parent", "created", "lengths", "options", "result")
 
 
 def _row(snapshot: IndexManifest, head: str | None) -> dict[str, Any]:
-    from packidx.inspect.facts import origin
+    from packidx.inspect.facts import describe_origin
 
     result, options = snapshot.result, snapshot.options
     return {
@@ -59,5 +59,5 @@ def _row(snapshot: IndexManifest, head: str | None) -> dict[str, Any]:
         "fill": percent(result.fill),
         "gap": result.gap,
         "dropped": result.num_dropped,
-        "options": origin(options),
+        "options": describe_origin(options),
     }

@@ -107,7 +107,7 @@ def pack(
         spare_pandas()
     keep_freed_memory()
     recipe, is_file = _recipe(sources, output, options)
-    from packidx.index.described import wasted
+    from packidx.index.described import describe_waste
     from packidx.recipe import pack_recipe
 
     with contextlib.ExitStack() as shown:
@@ -138,7 +138,7 @@ def pack(
     else:
         _show(made, recipe, sources[0] if is_file else None)
     if not made.unchanged:
-        warn(wasted(made.plan.snapshot))
+        warn(describe_waste(made.plan.snapshot))
         if made.plan.existed and made.plan.snapshot.recipe != recipe.text:
             kept = "was planned before, and keeps the recipe that it was planned by"
             say(f"note: {made.index} {kept}", err=True)
@@ -181,7 +181,7 @@ def _show(made: PackSummary, recipe: Recipe, path: str | None) -> None:
         say(f"nothing changed: {made.index} is the plan of {of}")
         return
     from packidx.index import open_index
-    from packidx.inspect.verdict import verdict
+    from packidx.inspect.verdict import plan_verdict
 
     from .plan import print_plan
 
@@ -189,7 +189,7 @@ def _show(made: PackSummary, recipe: Recipe, path: str | None) -> None:
     index = open_index(made.index)
     checked = [check for check in made.checks if check.checked]
     good = sum(check.ok for check in checked)
-    facts = {"verdict": verdict(index)[0]}
+    facts = {"verdict": plan_verdict(index)[0]}
     facts["verified"] = f"{good} of {len(checked)} checks hold"
     if made.num_sampled:
         samples = number_of(made.num_sampled, "sample")

@@ -15,7 +15,7 @@ import cloup
 
 from packidx.errors import FormatError
 from packidx.inspect.facts import result_facts
-from packidx.plan.options import DEFAULTS, GROUPS, OPTIONS, STRATEGIES, TYPES, command_line, dashed
+from packidx.plan.options import DEFAULTS, GROUPS, OPTIONS, STRATEGIES, TYPES, command_line, to_flag
 from packidx.words import percent
 
 from ..options import (
@@ -51,7 +51,7 @@ def with_option(name: str, kind: type | None = None) -> Decorator:
             word for word in words if word.startswith(begun)
         ]
         settings["type"] = kind or (str if str in kinds else kinds[0])
-    return click.option(f"--{dashed(name)}", **settings)
+    return click.option(f"--{to_flag(name)}", **settings)
 
 
 _EXAMPLES = {
@@ -139,7 +139,7 @@ def plan(
         for note in (*notes, f"{config} is the same as {line}"):
             say(f"note: {note}", err=True)
     from packidx.index import open_index
-    from packidx.index.described import wasted
+    from packidx.index.described import describe_waste
     from packidx.index.order import State
     from packidx.plan import PlanOptions, plan_packs, preview_plan
 
@@ -200,7 +200,7 @@ def plan(
         summary = plan_packs(
             lengths, output, **earlier, **given, **_planners(workers), progress=doing
         )
-    warnings = wasted(summary.snapshot)
+    warnings = describe_waste(summary.snapshot)
     if as_json:
         facts = {"existed": summary.existed, "seconds": summary.seconds, "warnings": warnings}
         print_json({**summary.manifest, **facts})

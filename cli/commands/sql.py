@@ -67,7 +67,7 @@ def sql(
     stdin, each with its semicolon; so does a missing QUERY if stdin is not a terminal. Without any
     query the columns are listed. From an object store only the tables that QUERY names are fetched.
     """
-    from packidx.inspect.sql import asked as opened
+    from packidx.inspect.sql import open_target as opened
 
     is_terminal = sys.stdout.isatty() and output is None
     if kind is None and output is None:
@@ -153,7 +153,13 @@ def _run(
     """
     import duckdb
 
-    from packidx.inspect.sql import connect_locked, failure, one_select, time_limit, write_result
+    from packidx.inspect.sql import (
+        connect_locked,
+        explain_failure,
+        one_select,
+        time_limit,
+        write_result,
+    )
 
     is_new = output is not None and (output.is_file() or not output.exists())
     views = asked.views(text)
@@ -184,7 +190,7 @@ def _run(
                 else:
                     _copy(result, output)
         except (duckdb.Error, PackidxError) as error:
-            raise OptionError(failure(error, text, views.absent)) from error
+            raise OptionError(explain_failure(error, text, views.absent)) from error
 
 
 def _table(relation: Any, is_shown: bool) -> str:

@@ -54,15 +54,15 @@ def stats(index: str, verbose: bool, as_json: bool) -> None:
 
 
 def _print_index(opened: Index, verbose: bool, as_json: bool) -> None:
-    from packidx.index.described import untrained
+    from packidx.index.described import describe_untrained
     from packidx.inspect.stats import plan_stats
-    from packidx.inspect.verdict import verdict
+    from packidx.inspect.verdict import plan_verdict
 
     with status() as doing:
         doing("looking at the packs")
         facts = plan_stats(opened)
-        sentences = verdict(opened, facts)
-    warnings = untrained(opened.snapshot)
+        sentences = plan_verdict(opened, facts)
+    warnings = describe_untrained(opened.snapshot)
     if as_json:
         keys = ("snapshot_id", "parent", "created", "lengths", "options", "result", "sources")
         manifest = opened.manifest

@@ -58,7 +58,7 @@ def verify(index: str, roots: dict[str, str], quiet: bool, as_json: bool, **opti
     encoded for real. Each line says how much was looked at, counted on the way.
     """
     from packidx.index import open_index
-    from packidx.inspect.verify import verify as run
+    from packidx.inspect.verify import verify_index as run
 
     asked = {name: options.pop(name) for name in ("num_sampled", "quick", "transform")}
     names_encoder = options["processor"] is not None or options["encode"] is not None

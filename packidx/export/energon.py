@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 
 from packidx import digests
 from packidx.errors import BadRecord, OptionError, PackidxError, SourceError
-from packidx.export.outputs import described, labels_of, open_exported, packs_in_order
+from packidx.export.outputs import describe_files, labels_of, open_exported, packs_in_order
 from packidx.export.packed_record import with_labels
 from packidx.format.manifest import RecordRange, Shard
 from packidx.index import Index, PlannedSample
@@ -116,7 +116,7 @@ def export_energon(
     begun = time.monotonic()
     writers, output = open_workers("local", workers), os.fspath(output)
     opened = open_exported(index, output, KIND, roots)
-    shards, known = _tars(opened), dict[str, bool]()
+    shards, known = _packed_shards(opened), dict[str, bool]()
     paths = [opened.resolve(shard.uri) for shard in shards]
     folders = {path: prepared_folder(urls.absolute(path), known) for path in paths}
     names = {folder: f"src{n or ''}" for n, folder in enumerate(dict.fromkeys(folders.values()))}
@@ -127,7 +127,7 @@ def export_energon(
     identity = digests.digest(digests.canonical_json([KIND.format, VERSION, opened.id, folders]))
     with replacing(output, KIND, identity) as built, writers:
         num_media = _write_packs(built.table, opened, of_path, writers, progress)
-        planned, written = opened.snapshot.lengths, described(built.table, (PACKS, IDX))
+        planned, written = opened.snapshot.lengths, describe_files(built.table, (PACKS, IDX))
         numbers = {
             "num_packs": opened.num_packs,
             "num_samples": opened.snapshot.result.num_pieces,
@@ -172,7 +172,7 @@ def export_energon(
     )
 
 
-def _tars(index: Index) -> list[Shard]:
+def _packed_shards(index: Index) -> list[Shard]:
     """The shards of the packed sources.
 
     Raises:
@@ -267,11 +267,11 @@ _Reader = tuple[Index, Fetcher, Mapping[str, str]]
 """All that a process reads packs by: a tar's path → its name in ``aux``, if there are several."""
 
 
-def _reader(index: Index, of_path: Mapping[str, str]) -> _Reader:
+def _open_reader(index: Index, of_path: Mapping[str, str]) -> _Reader:
     return index, Fetcher(index), of_path
 
 
-def _lines(packs: range, reader: _Reader) -> tuple[list[bytes], int]:
+def _write_lines(packs: range, reader: _Reader) -> tuple[list[bytes], int]:
     """A line of each pack, and how many media they name.
 
     Raises:
@@ -281,7 +281,7 @@ def _lines(packs: range, reader: _Reader) -> tuple[list[bytes], int]:
     lines, num_media, fetcher = [], 0, reader[1]
     for pack in map(reader[0].pack, packs):
         threads = _REQUESTS if any(map(fetcher.waits, pack.samples)) else 1
-        read = functools.partial(_sample, reader)
+        read = functools.partial(_describe_sample, reader)
         samples = storage.overlapped(read, pack.samples, threads)
         num_media += sum(len(sample["media"]) for sample in samples)
         try:
@@ -296,7 +296,7 @@ def _lines(packs: range, reader: _Reader) -> tuple[list[bytes], int]:
     return lines, num_media
 
 
-def _sample(reader: _Reader, sample: PlannedSample) -> dict[str, Any]:
+def _describe_sample(reader: _Reader, sample: PlannedSample) -> dict[str, Any]:
     """Return what a line says of a sample; its media are located, and not read."""
     index, fetcher, of_path = reader
     if sample.shard is None or sample.offset is None or sample.nbytes is None:
@@ -334,7 +334,7 @@ def _write_packs(
         PackidxError: a sample cannot be exported.
     """
     num_media = at = 0
-    setup = functools.partial(_reader, index, of_path)
+    setup = functools.partial(_open_reader, index, of_path)
     path = os.path.join(folder, PACKS)
     with (
         files.naming(path),
@@ -342,7 +342,7 @@ def _write_packs(
         open(os.path.join(folder, IDX), "wb") as starts,
     ):
         starts.write(bytes(8))
-        run = packs_in_order(index, _lines, setup, workers, progress, size=_TASK_PACKS)
+        run = packs_in_order(index, _write_lines, setup, workers, progress, size=_TASK_PACKS)
         for _, (lines, named) in run:
             packs.write(b"".join(lines))
             ends = at + np.cumsum([len(line) for line in lines])
@@ -378,10 +378,10 @@ def record_in_words(
             media.append(ref.name)
     ident = None if record.raw is None else record.raw.columns.get("id")
     said = {} if ident in (None, key) else {"id": ident}
-    words = to_record(conversation, _placeholder)
+    words = to_record(conversation, _to_placeholder)
     return {"key": key, "json": {**said, **words}, "media": media}
 
 
-def _placeholder(medium: Media) -> dict[str, Any]:
+def _to_placeholder(medium: Media) -> dict[str, Any]:
     frames = {"frames": len(medium.ref)} if isinstance(medium.ref, list) else {}
     return {"type": medium.kind, **frames, **medium.stated, **medium.requests}

@@ -93,7 +93,7 @@ def packs_in_order(
             progress("packs", task.stop, stop)
 
 
-def described(folder: str, names: Iterable[str]) -> list[dict[str, Any]]:
+def describe_files(folder: str, names: Iterable[str]) -> list[dict[str, Any]]:
     """Return path, bytes and SHA-256 of files of a folder, which are on disk then."""
     paths = {name: os.path.join(folder, name) for name in names}
     for path in paths.values():

@@ -53,7 +53,7 @@ def pack_members(
     """
     # Those that wait for a store are asked for side by side.
     threads = storage.THREADS if all(map(fetcher.waits, pack.samples)) else 1
-    read = functools.partial(_read, fetcher, counter)
+    read = functools.partial(_read_sample, fetcher, counter)
     written = storage.overlapped(read, pack.samples, threads)
     meta: dict[str, Any] = {"pack_id": pack.pack_id}
     members = {"sample_ids": "sample_id", "keys": "key", "sources": "source"}
@@ -85,7 +85,9 @@ class _Written(NamedTuple):
     files: Files
 
 
-def _read(fetcher: Fetcher, counter: ConversationCounter | None, sample: PlannedSample) -> _Written:
+def _read_sample(
+    fetcher: Fetcher, counter: ConversationCounter | None, sample: PlannedSample
+) -> _Written:
     """A sample, whose files' names begin with its position in the pack.
 
     Raises:
@@ -106,7 +108,7 @@ def _read(fetcher: Fetcher, counter: ConversationCounter | None, sample: Planned
             stem, is_list = f"s{sample.position:03d}_{number}", isinstance(medium.ref, list | tuple)
             refs = medium.ref if is_list else [medium.ref]
             stems = [f"{stem}_{at:04d}" for at in range(len(refs))] if is_list else [stem]
-            read = [_file(n, collector.files.get(r)) for n, r in zip(stems, refs, strict=True)]
+            read = [_name_file(n, collector.files.get(r)) for n, r in zip(stems, refs, strict=True)]
             files += read
             own = [name for name, _ in read]
             names.append(own if is_list else own[0])
@@ -173,17 +175,17 @@ def _check_media(
 _OWN = re.compile(r"\.([A-Za-z0-9]{1,8})$")
 
 
-def extension(data: bytes, name: str = "") -> str:
+def media_extension(data: bytes, name: str = "") -> str:
     """The extension of a medium, without a dot; its file's own where the content tells none."""
     own = _OWN.search(name)
     return ending_of(data[:80]) or (own[1].lower() if own is not None else "bin")
 
 
-def _file(stem: str, content: tuple[str, bytes] | None) -> tuple[str, bytes]:
+def _name_file(stem: str, content: tuple[str, bytes] | None) -> tuple[str, bytes]:
     if content is None:
         raise BadRecord("bad_media", "a medium is given neither as a file nor as bytes")
     name, data = content
-    return f"{stem}.{extension(data, name)}", data
+    return f"{stem}.{media_extension(data, name)}", data
 
 
 class _Collector(MediaOpener):
@@ -216,10 +218,10 @@ def pairs_of(conversation: Conversation) -> list[tuple[str, str]]:
     asked: list[str] = []
     for turn in conversation.turns:
         if turn.role == "assistant":
-            pairs.append(("\n".join(asked), "\n".join(_said(turn))))
+            pairs.append(("\n".join(asked), "\n".join(_spoken_parts(turn))))
             asked = []
         else:
-            asked += _said(turn)
+            asked += _spoken_parts(turn)
     if asked:
         pairs.append(("\n".join(asked), ""))
     return pairs
@@ -236,7 +238,7 @@ def messages_of(conversation: Conversation, names: Names) -> dict[str, Any]:
     return to_record(conversation, named)
 
 
-def _said(turn: Turn) -> list[str]:
+def _spoken_parts(turn: Turn) -> list[str]:
     text = "".join(part if isinstance(part, str) else f"<{part.kind}>" for part in turn.parts)
     calls = turn.extra.get("tool_calls")
     # What is not JSON has no words either: who writes the record's messages refuses it.

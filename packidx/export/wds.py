@@ -23,7 +23,7 @@ from typing import Any
 from packidx import digests
 from packidx.errors import OptionError, PackidxError
 from packidx.export.energon import prepare_command
-from packidx.export.outputs import described, labels_of, open_exported, packs_in_order
+from packidx.export.outputs import describe_files, labels_of, open_exported, packs_in_order
 from packidx.export.packed_record import pack_members
 from packidx.index import Index
 from packidx.io import files
@@ -136,15 +136,15 @@ def export_wds(
     with replacing(output, KIND, identity, uploaded) as built, readers:
         files.remove_tree(built.table)  # what a run that was killed has left
         os.makedirs(os.path.join(built.table, FOLDER))
-        setup = functools.partial(_reader, opened, counter)
-        packs = packs_in_order(opened, _read, setup, readers, progress)
+        setup = functools.partial(_open_reader, opened, counter)
+        packs = packs_in_order(opened, _read_packs, setup, readers, progress)
         digits = max(6, len(str(opened.num_packs - 1)))
-        tars, num_media = _write_tars(built.table, _numbered(packs, **options), digits)
+        tars, num_media = _write_tars(built.table, _assign_tars(packs, **options), digits)
         result = opened.snapshot.result
         totals = {"num_packs": result.num_packs, "num_samples": result.num_pieces}
         totals |= {"num_tokens": result.num_tokens, "num_media": num_media}
         files.write_atomic(os.path.join(built.table, FOLDER, "dataset.yaml"), _DATASET.encode())
-        left = _prepare(built.table, output)
+        left = _prepare_energon(built.table, output)
         manifest = {**head, **totals, "shards": tars, "software": software()}
         files.write_json(os.path.join(built.table, KIND.manifest), manifest)
     return WdsSummary(
@@ -162,11 +162,11 @@ def export_wds(
 _Reader = tuple[Index, Fetcher, ConversationCounter | None]
 
 
-def _reader(index: Index, counter: ConversationCounter | None) -> _Reader:
+def _open_reader(index: Index, counter: ConversationCounter | None) -> _Reader:
     return index, Fetcher(index), counter
 
 
-def _read(packs: range, reader: _Reader) -> dict[str, bytes]:
+def _read_packs(packs: range, reader: _Reader) -> dict[str, bytes]:
     index, fetcher, counter = reader
     return pack_members(index.pack(packs.start), fetcher, counter)
 
@@ -190,22 +190,22 @@ def _media_counter(index: Index) -> tuple[ConversationCounter | None, str | None
     return None, f"the sizes of media were not compared with the plan: {encoder.name} {reason}"
 
 
-def _numbered(
+def _assign_tars(
     packs: Iterable[tuple[range, dict[str, bytes]]], max_bytes: int
 ) -> Iterator[tuple[int, int, dict[str, bytes]]]:
     """Yield the number of its tar, its own number and the members of each pack; a tar is full when
     the next pack would exceed `max_bytes`."""
     tar = nbytes = 0
     for at, pack in packs:
-        more = sum(BLOCKSIZE + _rounded(len(data), BLOCKSIZE) for data in pack.values())
-        is_over = _rounded(nbytes + more + 2 * BLOCKSIZE, RECORDSIZE) > max_bytes
+        more = sum(BLOCKSIZE + _round_up(len(data), BLOCKSIZE) for data in pack.values())
+        is_over = _round_up(nbytes + more + 2 * BLOCKSIZE, RECORDSIZE) > max_bytes
         if nbytes and is_over:
             tar, nbytes = tar + 1, 0
         nbytes += more
         yield tar, at.start, pack
 
 
-def _rounded(nbytes: int, multiple: int) -> int:
+def _round_up(nbytes: int, multiple: int) -> int:
     return -(-nbytes // multiple) * multiple
 
 
@@ -239,12 +239,12 @@ def _write_tars(
                 num_media += len(pack) - 1  # but for its JSON
                 ids.append(pack_id)
         os.rename(f"{path}.part", path)
-        [written] = described(folder, [name])
+        [written] = describe_files(folder, [name])
         tars.append({**written, "first_pack": ids[0], "num_packs": len(ids)})
     return tars, num_media
 
 
-def _prepare(folder: str, output: str) -> str | None:
+def _prepare_energon(folder: str, output: str) -> str | None:
     """Let Energon index the tars if it is installed; return the command if it is not.
 
     Raises:

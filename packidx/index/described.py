@@ -48,9 +48,9 @@ def too_large_step(snapshot: IndexManifest) -> str | None:
     return f"{said}: plan more data, or smaller steps"
 
 
-def wasted(snapshot: IndexManifest) -> list[str]:
+def describe_waste(snapshot: IndexManifest) -> list[str]:
     """A sentence for each reason for which a plan trains on little or nothing."""
-    sentences, lost = untrained(snapshot), snapshot.result.lost_percent
+    sentences, lost = describe_untrained(snapshot), snapshot.result.lost_percent
     if snapshot.options.global_batch and (said := too_large_step(snapshot)):
         sentences.append(said)
     if lost > _MOST:
@@ -58,7 +58,7 @@ def wasted(snapshot: IndexManifest) -> list[str]:
     return sentences
 
 
-def untrained(snapshot: IndexManifest) -> list[str]:
+def describe_untrained(snapshot: IndexManifest) -> list[str]:
     """A sentence for every such source of a snapshot, and one for its packs."""
     sources = untrained_sources(snapshot).items()
     sentences = [without_labels(name, number) for name, number in sources]

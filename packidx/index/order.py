@@ -78,8 +78,8 @@ class EpochOrder:
         planned = np.empty(len(where), np.int64)
         inside = where < body
         planned[inside] = self._in_blocks(where[inside])
-        planned[~inside] = body + permute(where[~inside] - body, self.tail, self._key(4))
-        self._exchange(planned)
+        planned[~inside] = body + permute(where[~inside] - body, self.tail, self._derive_key(4))
+        self._exchange_tail(planned)
         part = np.searchsorted(self._starts, planned, side="right") - 1
         return self._first[part] + planned - self._starts[part]
 
@@ -101,12 +101,14 @@ class EpochOrder:
         """Return where in the plan positions of full blocks are, blocks, chunks and packs
         permuted."""
         block, chunk = np.uint64(self.block), np.uint64(self.chunk)
-        number = permute(where // block, self.full, self._key(1))
+        number = permute(where // block, self.full, self._derive_key(1))
         per_block = self.block // self.chunk
         slot = where % block // chunk
-        slot = permute(slot, per_block, splitmix64s(number ^ np.uint64(self._key(2))))
+        slot = permute(slot, per_block, splitmix64s(number ^ np.uint64(self._derive_key(2))))
         slot += number * np.uint64(per_block)
-        pack = permute(where % chunk, self.chunk, splitmix64s(slot ^ np.uint64(self._key(3))))
+        pack = permute(
+            where % chunk, self.chunk, splitmix64s(slot ^ np.uint64(self._derive_key(3)))
+        )
         return slot * chunk + pack
 
     def _draw_exchanged(self) -> Int64s:
@@ -116,16 +118,16 @@ class EpochOrder:
         A block is drawn with the share of the packs that it has, and so is the tail itself, which
         then stays; from a block the tail's whole chunks take chunks, its rest packs of one more.
         """
-        drawn = self._key(5) % max(1, self.num_packs)
+        drawn = self._derive_key(5) % max(1, self.num_packs)
         if not self.tail or drawn >= self.full * self.block:
             return np.zeros(0, np.int64)
         tail = np.arange(self.tail, dtype=np.uint64)
-        slot = permute(tail // np.uint64(self.chunk), self.block // self.chunk, self._key(6))
-        inside = permute(tail % np.uint64(self.chunk), self.chunk, self._key(7))
+        slot = permute(tail // np.uint64(self.chunk), self.block // self.chunk, self._derive_key(6))
+        inside = permute(tail % np.uint64(self.chunk), self.chunk, self._derive_key(7))
         first = drawn // self.block * self.block
         return first + (slot * np.uint64(self.chunk) + inside).astype(np.int64)
 
-    def _exchange(self, planned: Int64s) -> None:
+    def _exchange_tail(self, planned: Int64s) -> None:
         """Exchange, in `planned`, the tail with what was drawn for it."""
         if not len(self._exchanged):
             return
@@ -136,7 +138,7 @@ class EpochOrder:
         planned[there] = self._exchanged[planned[there] - body]
         planned[here] = body + tail[here]
 
-    def _key(self, purpose: int) -> int:
+    def _derive_key(self, purpose: int) -> int:
         return splitmix64(self.key ^ purpose)
 
 
@@ -246,7 +248,7 @@ class Dealing:
 SEEDS = 1 << 63  # seeds and epochs are below
 
 
-def integer(name: str, value: SupportsIndex) -> int:
+def to_integer(name: str, value: SupportsIndex) -> int:
     """`value` as a Python int, whatever integer it is: states must be plain JSON.
 
     Raises:
@@ -265,7 +267,7 @@ def whole_number(name: str, value: SupportsIndex, least: int = 0) -> int:
     Raises:
         OptionError: it is no integer, or outside [least, 2^63).
     """
-    number = integer(name, value)
+    number = to_integer(name, value)
     if not least <= number < SEEDS:
         raise OptionError(f"{name} is {number}: it must be at least {least} and below 2^63")
     return number

@@ -125,7 +125,7 @@ class Index:
         placed = self.snapshot.placed
         for each in placed if window is None else [placed[window]]:
             parts = self.files(table, each.number)
-            read = partial(_read, table=table, wanted=wanted, placed=each)
+            read = partial(_read_file, table=table, wanted=wanted, placed=each)
             for part, copy in zip(parts, local_copies(parts), strict=True):
                 tables.append(read_as_format(part.path, copy, read))
         return pa.concat_tables(tables)
@@ -169,10 +169,12 @@ class Index:
         try:
             columns = self._sample_rows.read(first, count)
         except (IndexError, TypeError) as error:
-            raise self._damaged(pack_id, f"its samples are {error}") from None
+            raise self._damage_error(pack_id, f"its samples are {error}") from None
         number = pack_id - self._window_of(pack_id).first_pack
         if columns[0] != [number] * count:
-            raise self._damaged(pack_id, f"{count} samples from row {first} are of other packs")
+            raise self._damage_error(
+                pack_id, f"{count} samples from row {first} are of other packs"
+            )
         columns[0] = [pack_id] * count
         return PlannedPack(
             pack_id, stats, list(map(PlannedSample._make, zip(*columns, strict=True)))
@@ -191,12 +193,12 @@ class Index:
         try:
             row = [column[0] for column in self._pack_rows.read(pack_id, 1)]
         except IndexError as error:
-            raise self._damaged(pack_id, f"it should be in {error}") from None
+            raise self._damage_error(pack_id, f"it should be in {error}") from None
         stats = dict(zip(STORED["packs"].names, row, strict=True))
         number = stats.pop("pack")
         if number != pack_id - placed.first_pack:
             where = f"of its window, not {pack_id - placed.first_pack}"
-            raise self._damaged(pack_id, f"pack {number} {where}, is in its place")
+            raise self._damage_error(pack_id, f"pack {number} {where}, is in its place")
         stats["first_row"] += placed.first_piece
         own = {"pack_id": pack_id, "window": placed.number}
         return {name: own[name] if name in own else stats[name] for name in PACKS.names}
@@ -213,7 +215,7 @@ class Index:
         """`uri` with the longest matching prefix of `roots` exchanged."""
         return urls.moved(uri, self.roots)
 
-    def _damaged(self, pack_id: int, what: str) -> FormatError:
+    def _damage_error(self, pack_id: int, what: str) -> FormatError:
         return FormatError(
             f"{self.path}@{self.id[:12]} is damaged at pack {pack_id} ({what}): `packidx verify`"
             " tells more; plan again"
@@ -240,7 +242,7 @@ class Index:
 _STORED_AS = {"pack_id": "pack"}
 
 
-def _read(path: str, *, table: str, wanted: list[str], placed: PlacedWindow) -> pa.Table:
+def _read_file(path: str, *, table: str, wanted: list[str], placed: PlacedWindow) -> pa.Table:
     """Columns of the file of a window, numbered as in the whole table."""
     from pyarrow import compute  # takes 20 ms to load, of a worker's time
 

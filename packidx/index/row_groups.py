@@ -90,22 +90,23 @@ class RowGroups:
         number = bisect_right(self._starts, row) - 1
         inside = row - self._starts[number]
         if number not in self._bounds:
-            self._file(number)
+            self._open_file(number)
         bounds = self._bounds[number]
         at = bisect_right(bounds, inside) - 1
         group = self.decoded.get((number, at))
         if group is None:
-            group = self._decode(number, at)
+            group = self._decode_group(number, at)
         return group, inside - bounds[at], bounds[at + 1] - bounds[at]
 
-    def _decode(self, number: int, at: int) -> list[Column]:
-        file = self._file(number)
+    def _decode_group(self, number: int, at: int) -> list[Column]:
+        file = self._open_file(number)
 
         def columns(_: str) -> tuple[list[Column], int]:
             table = file.read_row_group(at, columns=self._names, use_threads=False)
             absent = set(self._optional) - set(table.column_names)
             decoded = [
-                _nulls if name in absent else _column(table.column(name)) for name in self._names
+                _read_nulls if name in absent else _column_reader(table.column(name))
+                for name in self._names
             ]
             return decoded, table.nbytes
 
@@ -114,7 +115,7 @@ class RowGroups:
         self.decoded.put((number, at), group, size)
         return group
 
-    def _file(self, number: int) -> pq.ParquetFile:
+    def _open_file(self, number: int) -> pq.ParquetFile:
         file = self.opened.get(number)
         if file is None:
             path, stated = str(self._paths[number]), self._files[number]
@@ -122,7 +123,7 @@ class RowGroups:
             copy = local_copy(StoredFile(path, stated.bytes, stated.sha256)) if is_remote else path
             repeated = [name for name in self._names if name in _REPEATED]
             options = {"footer": stated.footer, "repeated": repeated}
-            file = read_as_format(path, copy, _opened, **options)
+            file = read_as_format(path, copy, _open_parquet, **options)
             metadata = file.metadata
             groups = (metadata.row_group(at).num_rows for at in range(metadata.num_row_groups))
             self._bounds[number] = list(accumulate(groups, initial=0))
@@ -130,7 +131,7 @@ class RowGroups:
         return file
 
 
-def _opened(path: str, footer: str, repeated: list[str]) -> pq.ParquetFile:
+def _open_parquet(path: str, footer: str, repeated: list[str]) -> pq.ParquetFile:
     """Open a file whose footer has the CRC-32 that its manifest says: Arrow checks none itself."""
     file = pa.OSFile(path)
     if footer_crc(file) != footer:
@@ -154,20 +155,23 @@ def read_as_format(path: str | Path, copy: str, read: Callable[..., Any], **opti
         ) from None
 
 
-def _nulls(start: int, stop: int) -> list[Any]:
+def _read_nulls(start: int, stop: int) -> list[Any]:
     return [None] * (stop - start)
 
 
-def _column(chunked: pa.ChunkedArray) -> Column:
+def _column_reader(chunked: pa.ChunkedArray) -> Column:
     """Quick access to the values of a column by row number."""
     array = chunked.chunk(0) if chunked.num_chunks == 1 else chunked.combine_chunks()
     if array.null_count == len(array):
-        return _nulls
+        return _read_nulls
     if pa.types.is_integer(array.type) and not array.null_count:
         values = array.to_numpy()
         return lambda start, stop: values[start:stop].tolist()
     if pa.types.is_dictionary(array.type):
         array.validate(full=True)  # a damaged page header may leave words out
-        words, codes = array.dictionary.to_pylist(), _column(pa.chunked_array([array.indices]))
+        words, codes = (
+            array.dictionary.to_pylist(),
+            _column_reader(pa.chunked_array([array.indices])),
+        )
         return lambda start, stop: [None if c is None else words[c] for c in codes(start, stop)]
     return lambda start, stop: array.slice(start, stop - start).to_pylist()

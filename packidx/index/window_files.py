@@ -61,24 +61,24 @@ class WindowFiles:
 
     def write(self, table: str, rows: pa.Table) -> None:
         """Add rows to one of the tables, in the schema's types."""
-        self._wait()
-        self._pending = self._thread.submit(self._write, table, rows)
+        self._wait_for_write()
+        self._pending = self._thread.submit(self._write_rows, table, rows)
 
     def close(self) -> tuple[tuple[TableFile, ...], str]:
         """Close the files, of tables that have rows; the digest of the assignment."""
-        self._wait()
+        self._wait_for_write()
         self._thread.shutdown()
         files = [file for name in TABLES if name in self._open for file in self._open[name].close()]
         self._open = {}
         return tuple(files), self._digest.hexdigest()
 
-    def _write(self, table: str, rows: pa.Table) -> None:
+    def _write_rows(self, table: str, rows: pa.Table) -> None:
         if table not in self._open:
             self._open[table] = _TableFiles(self._folder, table)
         self._open[table].write(rows)
         self._digest.update(table, rows)
 
-    def _wait(self) -> None:
+    def _wait_for_write(self) -> None:
         if self._pending is not None:
             pending, self._pending = self._pending, None
             pending.result()
@@ -107,18 +107,18 @@ class _TableFiles:
         if self._rest is not None:
             rows = pa.concat_tables([self._rest, rows])
         while rows.num_rows >= self._group:
-            self._append(rows.slice(0, self._group))
+            self._append_group(rows.slice(0, self._group))
             rows = rows.slice(self._group)
         self._rest = rows
 
     def close(self) -> list[TableFile]:
         """Entries of the manifest for these files."""
         if self._rest is not None and self._rest.num_rows:
-            self._append(self._rest)
-        self._finish()
+            self._append_group(self._rest)
+        self._finish_file()
         return self._done
 
-    def _append(self, group: pa.Table) -> None:
+    def _append_group(self, group: pa.Table) -> None:
         path = self._folder / file_name(self._table, len(self._done))
         with naming(path):
             if self.writer is None:
@@ -126,9 +126,9 @@ class _TableFiles:
             self.writer.write_table(group)
         self._rows += group.num_rows
         if self._rows == self._group * FILE_GROUPS:
-            self._finish()
+            self._finish_file()
 
-    def _finish(self) -> None:
+    def _finish_file(self) -> None:
         if self.writer is None:
             return
         path = self._folder / file_name(self._table, len(self._done))

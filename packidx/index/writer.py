@@ -34,11 +34,12 @@ _STAGING = re.compile(r"\.tmp-.*")
 
 
 @contextlib.contextmanager
-def writing(index: str | Path) -> Iterator[Path]:
+def open_staging(index: str | Path) -> Iterator[Path]:
     """A folder for the windows of a new snapshot, whose index no other process of this machine
     writes meanwhile.
 
-    Each window is written into a folder of its own in it, until `publish` puts all into place.
+    Each window is written into a folder of its own in it, until `publish_snapshot` puts all into
+    place.
 
     Args:
         index: folder of the index, or a URL of one.
@@ -62,7 +63,7 @@ def writing(index: str | Path) -> Iterator[Path]:
             remove_tree(staging)
 
 
-def publish(
+def publish_snapshot(
     index: str, planned: IndexManifest, folders: Sequence[Path], uploaded: Uploaded | None = None
 ) -> tuple[IndexManifest, bool]:
     """Put the files of windows into place, then the manifest that names them, then HEAD.
@@ -75,7 +76,7 @@ def publish(
     Args:
         index: folder of the index, or a URL of one.
         planned: the manifest but for its id, parent and time.
-        folders: of each window, where its files were written (`writing`).
+        folders: of each window, where its files were written (`open_staging`).
         uploaded: called with how many files of how many are uploaded.
 
     Returns:

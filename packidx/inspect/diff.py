@@ -58,7 +58,7 @@ def diff(a: Index, b: Index) -> Row:
         name: {"path": i.path, "snapshot_id": i.id, "created": i.snapshot.created}
         for name, i in plans.items()
     }
-    stated = _stated(a), _stated(b)
+    stated = _collect_facts(a), _collect_facts(b)
     for what in stated[0]:
         one, two = (each[what] for each in stated)
         none = 0 if what == "dropped" else None
@@ -69,12 +69,12 @@ def diff(a: Index, b: Index) -> Row:
     with tables_of(tables) as connection:
         for name in plans:
             connection.execute(_PLAN.format(name=name))
-        samples = _samples(connection, "fingerprint" not in found["lengths"])
+        samples = _match_samples(connection, "fingerprint" not in found["lengths"])
         found["sources"] = {row.pop("source"): row for row in rows_of(connection, _SOURCES)}
     return found | {"samples": samples}
 
 
-def _stated(index: Index) -> dict[str, Row]:
+def _collect_facts(index: Index) -> dict[str, Row]:
     result, planned = index.snapshot.result, index.snapshot.lengths
     options: Row = {}
     for name, value in index.snapshot.options.to_json().items():
@@ -87,7 +87,7 @@ def _stated(index: Index) -> dict[str, Row]:
     return {"options": options, "lengths": lengths, "counts": counts, "dropped": {**result.dropped}}
 
 
-def _samples(connection: duckdb.DuckDBPyConnection, same_lengths: bool) -> Row | None:
+def _match_samples(connection: duckdb.DuckDBPyConnection, same_lengths: bool) -> Row | None:
     """Match the samples of both plans; None if nothing tells them apart."""
     columns = ["sample_id"] if same_lengths else ["source", "key"]
     checks = [] if same_lengths else [_HAS_KEYS.format(name=name) for name in "ab"]

@@ -15,7 +15,7 @@ _REJECTED = "rejected"
 _BOUNDS = {"volume": "⌈Σ/C⌉", "L2": "Martello–Toth L2", "LP": "linear program"}
 
 
-def listed(numbers: Iterable[tuple[str, int]]) -> str:
+def format_counts(numbers: Iterable[tuple[str, int]]) -> str:
     """Numbers and what they are of: ``20 exact, 3 heuristic``."""
     return ", ".join(f"{number:,} {name}" for name, number in numbers)
 
@@ -27,7 +27,7 @@ def result_facts(snapshot: IndexManifest) -> dict[str, str]:
     result, options, lengths = snapshot.result, snapshot.options, snapshot.lengths
     proofs = ", ".join(_BOUNDS.get(name, name) for name in result.bound.split(", "))
     taken = result.strategies
-    rules = listed(taken.items()) if len(taken) > 1 else "".join(taken)
+    rules = format_counts(taken.items()) if len(taken) > 1 else "".join(taken)
     facts = {
         "samples": f"{count(lengths.num_samples)} in, {count(result.num_samples)} packed",
         "tokens": count(result.num_tokens),
@@ -36,9 +36,9 @@ def result_facts(snapshot: IndexManifest) -> dict[str, str]:
         "lower bound": f"{number_of(result.lower_bound, 'pack')} ({proofs})",
         "gap": f"{number_of(result.gap, 'pack')} ({result.gap_percent:.3f} %)",
         "strategy": ": ".join(dict.fromkeys([options.strategy, rules])),
-        "schedule": _schedule(result),
-        "steps": _steps(snapshot),
-        "lost": _lost(snapshot),
+        "schedule": _describe_schedule(result),
+        "steps": _describe_steps(snapshot),
+        "lost": _describe_losses(snapshot),
     }
     untrained = [f"source {name}" for name in untrained_sources(snapshot)]
     if packs := result.num_packs_without_labels:
@@ -47,18 +47,18 @@ def result_facts(snapshot: IndexManifest) -> dict[str, str]:
     placed = f"{number_of(result.num_pieces, 'time')}: {', '.join(w for w in whys if whys[w])}"
     cut = f"{number_of(result.num_tokens_cut, 'token')} of long samples"
     optional = {
-        "left out": _reasons(result, by_choice=True),
+        "left out": _describe_reasons(result, by_choice=True),
         "no labels": ", ".join(untrained),
-        "mix": _mix(options),
+        "mix": _describe_mix(options),
         "options": asked_for(options),
-        "continues": _continued(options),
+        "continues": _describe_continued(options),
         "windows": count(len(snapshot.windows)) if len(snapshot.windows) > 1 else None,
         "placed": placed if result.num_pieces != result.num_samples else None,
         "cut off": cut if result.num_tokens_cut else None,
-        "margin" if options.margin else "planned": _planned(snapshot),
+        "margin" if options.margin else "planned": _describe_target(snapshot),
     }
     facts |= {name: said for name, said in optional.items() if said}
-    how = listed(lengths.methods.items())
+    how = format_counts(lengths.methods.items())
     by = f", by {lengths.encoder.name}" if lengths.encoder else ""
     facts["lengths"] = f"{how}{by}" if how else "taken as given"
     compared = None if lengths.encoder is None else lengths.encoder.compared
@@ -91,7 +91,7 @@ def verified_facts(
     return {"verified": said}
 
 
-def _schedule(result: Result) -> str:
+def _describe_schedule(result: Result) -> str:
     """Name the schedule and the ranks it has power for: a rank has one pack of each micro-step."""
     if result.schedule == "random":
         return "random"
@@ -104,7 +104,7 @@ def _schedule(result: Result) -> str:
     return f"{one}; steps are of packs of one cost, not of the whole mix"
 
 
-def _steps(snapshot: IndexManifest) -> str:
+def _describe_steps(snapshot: IndexManifest) -> str:
     """Whole optimizer steps of an epoch at the planned global batch, and what is left over."""
     from packidx.index.order import packs_per_step
 
@@ -121,13 +121,13 @@ def _steps(snapshot: IndexManifest) -> str:
     return said
 
 
-def _lost(snapshot: IndexManifest) -> str:
+def _describe_losses(snapshot: IndexManifest) -> str:
     """Samples that could not be packed, and their share of the tokens that were to be.
 
     Rejected records, whose tokens are unknown, have a share of the records.
     """
     result, num_in = snapshot.result, snapshot.lengths.num_samples
-    reasons = _reasons(result, by_choice=False)
+    reasons = _describe_reasons(result, by_choice=False)
     rejected, tokens = result.dropped.get(_REJECTED, 0), result.num_tokens_lost
     if not reasons and not rejected and not tokens:
         return "0"
@@ -139,46 +139,48 @@ def _lost(snapshot: IndexManifest) -> str:
     return said
 
 
-def _reasons(result: Result, *, by_choice: bool) -> str:
+def _describe_reasons(result: Result, *, by_choice: bool) -> str:
     """Dropped samples by reason, but for the rejected: those left out by choice, or the others."""
     from packidx.format.terms import BY_CHOICE
 
     dropped = result.dropped.items()
-    return listed(p for p in dropped if p[0] != _REJECTED and (p[0] in BY_CHOICE) == by_choice)
+    return format_counts(
+        p for p in dropped if p[0] != _REJECTED and (p[0] in BY_CHOICE) == by_choice
+    )
 
 
 # Options that say themselves in other lines.
 _SAID = {"capacity", "strategy", "schedule", "margin", "global_batch", "cost", "mix"}
 
 
-def _mix(options: Options) -> str:
+def _describe_mix(options: Options) -> str:
     """Say how often samples are seen per epoch: a plan does not keep the given shares."""
     weights = ", ".join(f"{name} × {weight}" for name, weight in options.weights.items())
     return f"{weights} per epoch" if weights else ""
 
 
-def origin(options: Options) -> str:
+def describe_origin(options: Options) -> str:
     """All options of a plan that are not the usual ones, and what it goes on from, in a line."""
-    mix, continued = _mix(options), _continued(options)
+    mix, continued = _describe_mix(options), _describe_continued(options)
     words = [asked_for(options, _SAID - {"schedule", "global_batch"})]
     words += [mix and f"mix {mix}", continued and f"--continue {continued}"]
     return " ".join(filter(None, words))
 
 
-def _continued(options: Options) -> str:
+def _describe_continued(options: Options) -> str:
     last = options.continues
     return f"@{last.snapshot_id[:12]} after {number_of(last.position, 'pack')}" if last else ""
 
 
 def asked_for(options: Options, said: Set[str] = _SAID) -> str:
     """A plan's unusual options as they are given to `packidx plan`, but for those `said` before."""
-    from packidx.plan.resolved import unusual
+    from packidx.plan.resolved import changed_options
 
-    asked = {name: value for name, value in unusual(options).items() if name not in said}
+    asked = {name: value for name, value in changed_options(options).items() if name not in said}
     return " ".join([*command_words(asked), *(["--exclude …"] if options.excluded else [])])
 
 
-def _planned(snapshot: IndexManifest) -> str | None:
+def _describe_target(snapshot: IndexManifest) -> str | None:
     """Return what packs are planned for and why; None if they may be filled."""
     options = snapshot.options
     if options.planned_capacity == options.capacity:
@@ -186,6 +188,6 @@ def _planned(snapshot: IndexManifest) -> str | None:
     said = f"packs of at most {options.planned_capacity:,} tokens are planned"
     if options.margin:
         said = f"{100 * options.margin:.2f} %: {said}"
-        if how := listed(p for p in snapshot.lengths.methods.items() if p[0] != "exact"):
+        if how := format_counts(p for p in snapshot.lengths.methods.items() if p[0] != "exact"):
             said += f" ({how} lengths)"
     return said

@@ -77,7 +77,7 @@ def shown_samples(
         {
             **{name: getattr(sample, name) for name in ("sample_id", "source", "key")},
             "planned_length": sample.length,
-            **_built(sample, fetcher, encode, tokenizer),
+            **_encode_sample(sample, fetcher, encode, tokenizer),
         }
         for sample in _first_samples(path, manifest, number)
     ]
@@ -120,7 +120,7 @@ def _usable_rows(path: str, manifest: LengthsManifest) -> Iterator[dict[str, Any
                 yield from rows.to_pylist()
 
 
-def _built(
+def _encode_sample(
     sample: PlannedSample, fetcher: Fetcher, encode: Encode, tokenizer: Any
 ) -> dict[str, Any]:
     """Return what the encoder makes of a sample."""

@@ -81,7 +81,7 @@ class Asked:
         return views_of_index(self.index, named or set(VIEWS), steps, self.log)
 
 
-def asked(path: str, roots: Mapping[str, str], log: str | None = None) -> Asked:
+def open_target(path: str, roots: Mapping[str, str], log: str | None = None) -> Asked:
     """Open what is at `path`.
 
     Args:
@@ -127,7 +127,7 @@ def connect_locked(views: Views, result: str) -> duckdb.DuckDBPyConnection:
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
     }
-    connection = connect(views, locks)
+    connection = open_database(views, locks)
     allowed = dict.fromkeys([*views.paths, *map(pattern_of, views.paths), result])
     connection.execute(f"SET allowed_paths = [{', '.join(map(quote_literal, allowed))}]")
     connection.execute("SET enable_external_access = false")
@@ -135,7 +135,9 @@ def connect_locked(views: Views, result: str) -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def connect(views: Views, settings: Mapping[str, Any] | None = None) -> duckdb.DuckDBPyConnection:
+def open_database(
+    views: Views, settings: Mapping[str, Any] | None = None
+) -> duckdb.DuckDBPyConnection:
     """Return a database with `views`; those that cannot be made are named in `views.absent`.
 
     Args:
@@ -163,7 +165,7 @@ def tables_of(tables: Mapping[str, tuple[Index, str]]) -> Iterator[duckdb.DuckDB
     views = Views()
     for name, (index, table) in tables.items():
         views.add_table(name, index, table)
-    with connect(views) as connection, tempfile.TemporaryDirectory("", "packidx-") as spilled:
+    with open_database(views) as connection, tempfile.TemporaryDirectory("", "packidx-") as spilled:
         connection.execute(f"SET temp_directory = {quote_literal(spilled)}")
         yield connection
 
@@ -259,7 +261,9 @@ def time_limit(connection: duckdb.DuckDBPyConnection, seconds: int) -> Iterator[
         timer.cancel()
 
 
-def failure(error: duckdb.Error | PackidxError, query: str, absent: Mapping[str, str]) -> str:
+def explain_failure(
+    error: duckdb.Error | PackidxError, query: str, absent: Mapping[str, str]
+) -> str:
     """Return why there is no result, as one sentence.
 
     Args:

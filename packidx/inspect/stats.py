@@ -138,7 +138,7 @@ def lengths_stats(path: str) -> dict[str, Any]:
     with duckdb.connect() as connection:
         parts = []
         for part, names in zip(local_copies(table.files), table.names, strict=True):
-            columns = ", ".join(_column(name, name in names) for name in _OF_ROWS)
+            columns = ", ".join(_select_column(name, name in names) for name in _OF_ROWS)
             ok = "coalesce(status = 'ok', false)" if "status" in names else "true"
             parts.append(f"SELECT {columns}, {ok} AS is_ok FROM {scan_of([part])}")
         try:
@@ -160,7 +160,7 @@ _TOTALS = (
 )
 
 
-def _column(name: str, is_there: bool) -> str:
+def _select_column(name: str, is_there: bool) -> str:
     kind = "VARCHAR" if pa.types.is_string(LENGTHS.field(name).type) else "BIGINT"
     return f"""CAST({f'"{name}"' if is_there else "NULL"} AS {kind}) AS "{name}\""""
 
@@ -249,14 +249,14 @@ def ranks_stats(
         steps = len(packs.llm) // size
         numbers = {"ranks": number, "global_batch": size, "steps": steps}
         useful = {
-            name: None if order is None or not steps else _useful(packs, order, size, number)
+            name: None if order is None or not steps else _useful_shares(packs, order, size, number)
             for name, order in orders.items()
         }
         found.append({**numbers, "micro_steps": size // number, **useful})
     return found
 
 
-def _useful(
+def _useful_shares(
     packs: ScheduledPacks, order: Int64s, global_batch: int, ranks: int
 ) -> dict[str, float | None]:
     """Return the useful shares of the whole steps of an order of the packs."""

@@ -25,12 +25,12 @@ _PLACES = f"SELECT pack_id, {', '.join(_OF_SAMPLE)} FROM samples {_WHERE} ORDER 
 _DROPPED = f"SELECT sample_id, source, key, reason, detail, length FROM dropped {_WHERE} ORDER BY 1"
 
 
-def _facts(index: Index, steps: Steps, world_size: int | None) -> Row:
+def _snapshot_facts(index: Index, steps: Steps, world_size: int | None) -> Row:
     of_steps = {"seed": steps.seed, "global_batch": steps.global_batch, "world_size": world_size}
     return {"snapshot_id": index.id, "path": index.path, **of_steps}
 
 
-def _turn(steps: Steps, at: int, world_size: int | None) -> Row:
+def _locate_position(steps: Steps, at: int, world_size: int | None) -> Row:
     """Return the step, and with a world size the micro-step and rank, of an order position."""
     if steps.global_batch is None or at >= steps.dealing.end:
         return dict.fromkeys(("step", "micro_step", "rank"))
@@ -39,7 +39,7 @@ def _turn(steps: Steps, at: int, world_size: int | None) -> Row:
     return {"step": step, "micro_step": micro_step, "rank": rank}
 
 
-def _sample(index: Index, row: Row) -> Row:
+def _add_shard(index: Index, row: Row) -> Row:
     """Return `row` with the path of its shard."""
     shard = row["shard"]
     path = None if shard is None else index.resolve(index.snapshot.shards[shard].uri)
@@ -78,14 +78,23 @@ def trace_step(
     if steps.global_batch is None:
         raise OptionError(f"{index.path} has no planned steps: give the global batch")
     numbers = enumerate(steps.dealing.packs_of_step(step).tolist(), step * steps.global_batch)
-    packs = [{"pack_id": number, **_turn(steps, at, world_size)} for at, number in numbers]
+    packs = [
+        {"pack_id": number, **_locate_position(steps, at, world_size)} for at, number in numbers
+    ]
     packs = [pack for pack in packs if rank in (None, pack["rank"])]
     for pack in sorted(packs, key=itemgetter("pack_id")):  # decodes each row group once
         found = index.pack(pack["pack_id"])
         rows = [{name: getattr(each, name) for name in _OF_SAMPLE} for each in found.samples]
-        pack |= {"length": found.stats["length"], "samples": [_sample(index, row) for row in rows]}
+        pack |= {
+            "length": found.stats["length"],
+            "samples": [_add_shard(index, row) for row in rows],
+        }
     of_step = {"step": step, "num_steps": steps.dealing.num_steps, "packs": packs}
-    return _facts(index, steps, world_size) | {"rank": rank, "epoch": steps.epoch, **of_step}
+    return _snapshot_facts(index, steps, world_size) | {
+        "rank": rank,
+        "epoch": steps.epoch,
+        **of_step,
+    }
 
 
 def trace_samples(
@@ -133,9 +142,9 @@ def trace_samples(
     at_of = zip(steps.dealing.order.positions(packs).tolist(), found, strict=True)
     places = [
         {"epoch": steps.epoch, "order_position": at}
-        | _turn(steps, at, world_size)
-        | _sample(index, row)
+        | _locate_position(steps, at, world_size)
+        | _add_shard(index, row)
         for at, row in at_of
     ]
     places.sort(key=itemgetter("order_position"))
-    return _facts(index, steps, world_size) | {"places": places, "dropped": dropped}
+    return _snapshot_facts(index, steps, world_size) | {"places": places, "dropped": dropped}

@@ -15,13 +15,13 @@ import pyarrow.compute as pc
 
 from packidx.format.schema import MEDIA_COUNTERS
 from packidx.format.terms import BY_CHOICE, LOST, WITH_MEDIA
-from packidx.index.described import too_large_step, untrained, untrained_sources
+from packidx.index.described import describe_untrained, too_large_step, untrained_sources
 from packidx.index.order import packs_per_step
 from packidx.index.reader import Index
-from packidx.inspect.facts import listed
+from packidx.inspect.facts import format_counts
 from packidx.inspect.sql import Row, rows_of, tables_of
 from packidx.inspect.stats import plan_stats
-from packidx.plan.options import dashed
+from packidx.plan.options import to_flag
 from packidx.words import number_of
 
 
@@ -32,7 +32,7 @@ class Finding(NamedTuple):
     sentence: str
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """Percents with a digit, and never a share that is not 0 or 100 as if it were."""
     text = f"{share:.1f}"
     if text == "100.0" and share < 100:
@@ -47,7 +47,7 @@ _USEFUL = "useful_by_phase"  # ranks wait in the vision tower, and again in the 
 _LIKE_LENGTHS = 0.2  # correlation of lengths within packs: random packs have about 0
 
 
-def verdict(index: Index, stats: Mapping[str, Any] | None = None) -> tuple[str, ...]:
+def plan_verdict(index: Index, stats: Mapping[str, Any] | None = None) -> tuple[str, ...]:
     """Plain sentences about a plan, the most important first.
 
     Args:
@@ -60,18 +60,18 @@ def verdict(index: Index, stats: Mapping[str, Any] | None = None) -> tuple[str, 
     """
     if stats is None:
         stats = plan_stats(index)
-    dropped = _dropped(index)
+    dropped = _read_dropped(index)
     findings = [
-        *_lost(index, dropped),
-        *_rejected(index),
-        *_gone(index, dropped),
-        *_labels(index),
-        *_lengths(index),
+        *_find_lost_tokens(index, dropped),
+        *_find_rejected(index),
+        *_find_empty_sources(index, dropped),
+        *_find_unlabelled(index),
+        *_find_inexact(index),
         *_taken_for_text(index),
-        *_mixing(index, stats["length_correlation"]),
-        *_waiting(index, stats["schedule"]),
-        *_gap(index),
-        *_fill(index),
+        *_find_equal_packs(index, stats["length_correlation"]),
+        *_find_waiting(index, stats["schedule"]),
+        *_find_gap(index),
+        *_find_free_room(index),
     ]
     if said := without_media(index):
         findings.append(Finding(0.5, said))
@@ -79,13 +79,13 @@ def verdict(index: Index, stats: Mapping[str, Any] | None = None) -> tuple[str, 
     return tuple(finding.sentence for finding in ordered)
 
 
-def _labels(index: Index) -> Iterator[Finding]:
+def _find_unlabelled(index: Index) -> Iterator[Finding]:
     """Sources and packs without a label token."""
     result = index.snapshot.result
     packed = [*untrained_sources(index.snapshot).values()]
     shares = [100 * number / max(result.num_samples, 1) for number in packed]
     shares.append(100 * result.num_packs_without_labels / max(result.num_packs, 1))
-    for share, sentence in zip(shares, untrained(index.snapshot), strict=False):
+    for share, sentence in zip(shares, describe_untrained(index.snapshot), strict=False):
         yield Finding(max(share, 2), sentence)
 
 
@@ -95,7 +95,7 @@ _MEANT = {
 }
 
 
-def _lengths(index: Index) -> Iterator[Finding]:
+def _find_inexact(index: Index) -> Iterator[Finding]:
     """Lengths that are not exact, and what the plan does about it."""
     lengths, options = index.snapshot.lengths, index.snapshot.options
     total = sum(lengths.methods.values())
@@ -105,11 +105,15 @@ def _lengths(index: Index) -> Iterator[Finding]:
         return
     kept = "no margin is kept for what they miss: a pack may come out above its capacity"
     if options.margin:
-        kept = f"{percent(100 * options.margin)} of each pack is kept free for what they miss"
+        kept = (
+            f"{format_percent(100 * options.margin)} of each pack is kept free for what they miss"
+        )
     for method, meant in _MEANT.items():
         if not (number := lengths.methods.get(method, 0)):
             continue
-        said = f"{percent(100 * number / total)} of the lengths are {method}: {meant}; {kept}"
+        said = (
+            f"{format_percent(100 * number / total)} of the lengths are {method}: {meant}; {kept}"
+        )
         said += "; `packidx estimate --processor` counts them exactly"
         # Guesses missed 9 to 27 % of samples where they were compared: more than a lost percent.
         yield Finding((30 if method == "heuristic" else 5) * number / total, said)
@@ -127,7 +131,7 @@ def _taken_for_text(index: Index) -> Iterator[Finding]:
         yield Finding(2, f"{said}longer than a pack are cut as text")
 
 
-def _mixing(index: Index, correlation: float | None) -> Iterator[Finding]:
+def _find_equal_packs(index: Index, correlation: float | None) -> Iterator[Finding]:
     """Packs that are made of equals."""
     if correlation is not None and correlation > _LIKE_LENGTHS:
         said = "packs are not mixed: each holds samples of similar lengths"
@@ -138,34 +142,34 @@ def _mixing(index: Index, correlation: float | None) -> Iterator[Finding]:
         yield Finding(2 * correlation, said)  # it loses no token
 
 
-def _gap(index: Index) -> Iterator[Finding]:
+def _find_gap(index: Index) -> Iterator[Finding]:
     """Packs above the proven lower bound."""
     result, options = index.snapshot.result, index.snapshot.options
     if result.gap <= 0 or result.gap_percent < 0.1:
         return
     what = "1 pack is" if result.gap == 1 else f"{result.gap:,} packs are"
     said = f"{what} above the proven lower bound of {result.lower_bound:,}, "
-    said += percent(result.gap_percent)
+    said += format_percent(result.gap_percent)
     if options.strategy not in ("lp", "auto"):
         said += "; planning with `--strategy auto` may need fewer"
     yield Finding(result.gap_percent, said)
 
 
-def _fill(index: Index) -> Iterator[Finding]:
+def _find_free_room(index: Index) -> Iterator[Finding]:
     """Yield how full packs are, and where the room that is left goes."""
     result, options = index.snapshot.result, index.snapshot.options
-    said = f"packs are {percent(100 * result.fill)} full"
+    said = f"packs are {format_percent(100 * result.fill)} full"
     if result.fill >= _FULL:
         yield Finding(1.0, said)
         return
     whys = []
     if free := 100 * (1 - options.planned_capacity / options.capacity):
         kept = [name for name in ("margin", "reserve") if getattr(options, name)]
-        whys.append(f"{percent(free)} is kept free ({' and '.join(kept) or 'padding'})")
+        whys.append(f"{format_percent(free)} is kept free ({' and '.join(kept) or 'padding'})")
     for name, cap in options.caps.items():
         if at_cap := pc.sum(pc.equal(index.packs([name])[name], cap)).as_py():
-            share = percent(100 * at_cap / result.num_packs)
-            option = f"`--max-{dashed(name.removeprefix('num_'))}`"
+            share = format_percent(100 * at_cap / result.num_packs)
+            option = f"`--max-{to_flag(name.removeprefix('num_'))}`"
             whys.append(f"{share} of the packs have all {cap:,} that {option} allows")
     if options.align > 1:
         whys.append(f"each sample is padded to a multiple of {options.align:,} tokens")
@@ -186,7 +190,7 @@ def without_media(index: Index) -> str | None:
     return f"{said}: DDP and FSDP hang when a rank skips the vision tower, {cure}"
 
 
-def _waiting(index: Index, schedule: list[dict[str, Any]]) -> Iterator[Finding]:
+def _find_waiting(index: Index, schedule: list[dict[str, Any]]) -> Iterator[Finding]:
     """Time that ranks lose waiting for the slowest, where the schedule has power and where not."""
     result, size = index.snapshot.result, packs_per_step(index.snapshot)
     if said := too_large_step(index.snapshot):
@@ -199,7 +203,8 @@ def _waiting(index: Index, schedule: list[dict[str, Any]]) -> Iterator[Finding]:
     shown = planned_for[-1] if planned_for else rows[0]
     lost = 100 * (1 - shown["planned"][_USEFUL])
     ranks = f"{number_of(shown['ranks'], 'rank')} × {number_of(shown['micro_steps'], 'micro-step')}"
-    said = f"at {ranks} {percent(lost)} of the time is lost to waiting, by the plan's cost model"
+    share = format_percent(lost)
+    said = f"at {ranks} {share} of the time is lost to waiting, by the plan's cost model"
     weight = lost / 2
     if result.schedule == "random":
         said += ": the packs are in random order, so costs are not evened out"
@@ -211,7 +216,7 @@ def _waiting(index: Index, schedule: list[dict[str, Any]]) -> Iterator[Finding]:
     yield Finding(weight, said)
 
 
-def _dropped(index: Index) -> list[Row]:
+def _read_dropped(index: Index) -> list[Row]:
     """Return how many samples are dropped, by ``source`` and ``reason``, how many of these are
     ``longer`` than a pack, of these how many have ``media`` or may, and the ``key`` of the longest.
     """
@@ -227,7 +232,7 @@ def _dropped(index: Index) -> list[Row]:
         )
 
 
-def _lost(index: Index, dropped: list[Row]) -> Iterator[Finding]:
+def _find_lost_tokens(index: Index, dropped: list[Row]) -> Iterator[Finding]:
     """Tokens that were to be packed and are in no pack, and what would keep them."""
     result, options = index.snapshot.result, index.snapshot.options
     if not result.num_tokens_lost:
@@ -240,14 +245,14 @@ def _lost(index: Index, dropped: list[Row]) -> Iterator[Finding]:
         whys.append(f"{number_of(number, 'long sample')} {said}")
     for reason in LOST[2:]:
         if number := result.dropped.get(reason):
-            cap = f"`--{dashed(reason)} {getattr(options, reason)}`"
-            whys.append(f"{number_of(number, 'sample')} alone {_are(number)} above {cap}")
+            cap = f"`--{to_flag(reason)} {getattr(options, reason)}`"
+            whys.append(f"{number_of(number, 'sample')} alone {_is_or_are(number)} above {cap}")
     if cut := result.num_tokens_cut:
         why = f"{cut:,} tokens of packed samples are cut off"
         if options.on_long == "split":
             why = f"{cut:,} tokens are of pieces of packed samples that have no label token"
         whys.append(why)
-    said = f"{percent(result.lost_percent)} of the tokens to be packed are in no pack"
+    said = f"{format_percent(result.lost_percent)} of the tokens to be packed are in no pack"
     yield Finding(result.lost_percent, f"{said}: {'; '.join(whys)}" if whys else said)
 
 
@@ -259,9 +264,9 @@ def _why_long(index: Index, dropped: list[Row]) -> str:
         what, most = "a pack", index.snapshot.options.longest
         if most != index.capacity:
             what = f"the {most:,} tokens that are planned for in a pack of {index.capacity:,}"
-        whys.append(f"{number_of(longer, 'sample')} {_are(longer)} longer than {what}")
+        whys.append(f"{number_of(longer, 'sample')} {_is_or_are(longer)} longer than {what}")
     if others := sum(row["number"] for row in dropped) - longer:
-        said = f"{number_of(others, 'sample')} {_are(others)} too long in another way"
+        said = f"{number_of(others, 'sample')} {_is_or_are(others)} too long in another way"
         whys.append(f"{said}, as column `detail` of the dropped table says")
     said = " and ".join(whys)
     if len(dropped) > 1:
@@ -281,11 +286,11 @@ def _why_long(index: Index, dropped: list[Row]) -> str:
     return f"{said}; planning with `--on-long split` packs {them} in pieces"
 
 
-def _are(number: int) -> str:
+def _is_or_are(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
-def _rejected(index: Index) -> Iterator[Finding]:
+def _find_rejected(index: Index) -> Iterator[Finding]:
     """Records that have no length."""
     num_in, dropped = index.snapshot.lengths.num_samples, index.snapshot.result.dropped
     if number := dropped.get("rejected", 0):
@@ -294,17 +299,17 @@ def _rejected(index: Index) -> Iterator[Finding]:
         for source in index.snapshot.sources:
             why.update(source.rejected or {})
         more = ", …" if len(why) > 4 else ""
-        by_reason = f" ({listed(why.most_common(4))}{more})" if why.total() == number else ""
-        said = f"{number:,} of {num_in:,} records {_are(number)} rejected, {percent(share)}"
-        yield Finding(share, said + by_reason)
+        by_reason = f" ({format_counts(why.most_common(4))}{more})" if why.total() == number else ""
+        said = f"{number:,} of {num_in:,} records {_is_or_are(number)} rejected"
+        yield Finding(share, f"{said}, {format_percent(share)}{by_reason}")
     if number := sum(dropped.get(reason, 0) for reason in ("invalid_length", "empty")):
         share = 100 * number / num_in
         have = "has" if number == 1 else "have"
-        said = f"{number_of(number, 'sample')} {have} no token to train on, {percent(share)}"
+        said = f"{number_of(number, 'sample')} {have} no token to train on, {format_percent(share)}"
         yield Finding(share, said)
 
 
-def _gone(index: Index, dropped: list[Row]) -> Iterator[Finding]:
+def _find_empty_sources(index: Index, dropped: list[Row]) -> Iterator[Finding]:
     """Sources of which nothing is packed, though no option asked for that."""
     for source in index.snapshot.sources:
         if not source.num_samples or source.num_dropped < source.num_samples:
@@ -313,6 +318,8 @@ def _gone(index: Index, dropped: list[Row]) -> Iterator[Finding]:
         if set(mine) <= set(BY_CHOICE):
             continue
         said = f"no sample of source {source.name} is in a pack: all its "
-        said += f"{number_of(source.num_samples, 'sample')} {_are(source.num_samples)} dropped"
+        said += (
+            f"{number_of(source.num_samples, 'sample')} {_is_or_are(source.num_samples)} dropped"
+        )
         share = 100 * source.num_samples / index.snapshot.lengths.num_samples
-        yield Finding(max(share, 5), f"{said} ({listed(sorted(mine.items()))})")
+        yield Finding(max(share, 5), f"{said} ({format_counts(sorted(mine.items()))})")

@@ -44,7 +44,9 @@ def not_checked(name: str, why: str) -> Check:
     return Check(name, True, f"not checked: {why}", checked=False)
 
 
-def _result(name: str, numbers: Mapping[str, int], faults: Iterable[str], right: str = "") -> Check:
+def _make_check(
+    name: str, numbers: Mapping[str, int], faults: Iterable[str], right: str = ""
+) -> Check:
     """Return a check whose line states `numbers`, and its `faults` or that all is `right`."""
     amounts = []
     for each, number in numbers.items():
@@ -58,7 +60,7 @@ def _result(name: str, numbers: Mapping[str, int], faults: Iterable[str], right:
     return Check(name, not listed, detail, numbers)
 
 
-def verify(
+def verify_index(
     index: Index,
     *,
     encoder: Any = None,
@@ -125,7 +127,7 @@ def files_check(index: Index, quick: bool = False) -> Check:
     """Every file is there with the bytes, rows and SHA-256 that the manifest names; `quick`: with
     the bytes alone."""
     parts, files = index.files(), [file for _, file in index.snapshot.files()]
-    faults, hashed = _faults(parts, content_of, quick, "the manifest says {}")
+    faults, hashed = _find_faults(parts, content_of, quick, "the manifest says {}")
     rows = 0
     for part, file in zip(parts, files, strict=True):
         if quick or part.path in faults:
@@ -135,7 +137,7 @@ def files_check(index: Index, quick: bool = False) -> Check:
         if own != file.rows:
             faults[part.path] = f"{part.path} has {own:,} rows, the manifest says {file.rows:,}"
     read = {} if quick else {"bytes_hashed": hashed, "rows": rows}
-    return _result("files", {"files": len(files), **read}, faults.values())
+    return _make_check("files", {"files": len(files), **read}, faults.values())
 
 
 def check_id(index: Index) -> Check:
@@ -153,7 +155,7 @@ def check_id(index: Index) -> Check:
         window["digest"] = digest.hexdigest()
     own, numbers = snapshot_id(stated), {"rows_hashed": rows, "windows": len(stated["windows"])}
     said = f"their id is {own[:12]}…, not {index.id[:12]}…"
-    return _result("id", numbers, [said] if own != index.id else [])
+    return _make_check("id", numbers, [said] if own != index.id else [])
 
 
 def shards_check(index: Index, quick: bool = False) -> Check:
@@ -174,17 +176,19 @@ def shards_check(index: Index, quick: bool = False) -> Check:
         scanned = scan(path, kind=kinds[path])  # all that the fingerprint of a tar is of
         return Content(scanned.nbytes, scanned.sha256)
 
-    faults, hashed = _faults(stated, content, quick, "it had {} when it was counted")
+    faults, hashed = _find_faults(stated, content, quick, "it had {} when it was counted")
     numbers = {"shards": len(shards), **({} if quick else {"bytes_hashed": hashed})}
     right = f"as they were counted{', of tars all but media' if in_part else ''}"
     wrong = [f"{why}{_MOVED if why.endswith(_MISSING) else ''}" for why in faults.values()]
-    return _result("shards", numbers, wrong, "of the sizes that were counted" if quick else right)
+    return _make_check(
+        "shards", numbers, wrong, "of the sizes that were counted" if quick else right
+    )
 
 
 _MISSING, _MOVED = "is missing", " (name its new place with --root OLD=NEW)"
 
 
-def _faults(
+def _find_faults(
     parts: Sequence[StoredFile],
     read: Callable[[str], Content],
     quick: bool,
@@ -243,10 +247,12 @@ def check_fingerprint(index: Index, encoder: Any) -> Check:
     numbers = {"settings": len(parts)} if parts else {}
     if given == planned:
         right = f"fingerprint {given[:12]}…: the encoder that counted"
-        return _result("encoder", numbers, [], right)
+        return _make_check("encoder", numbers, [], right)
     differences = ", ".join([str(counted.name), *(counted.differences(parts) if parts else ())])
     said = f"the encoder has fingerprint {given[:12]}…, the lengths were counted by {planned[:12]}…"
-    return _result("encoder", numbers, [f"{said} ({differences}): use that one, or estimate again"])
+    return _make_check(
+        "encoder", numbers, [f"{said} ({differences}): use that one, or estimate again"]
+    )
 
 
 def check_samples(
@@ -269,7 +275,7 @@ def check_samples(
         encoder.build_kinds(built_kinds(index.snapshot.lengths.encoder))
     numbers = Counter[str]()
     all_of, wrong_of, wrong = Counter[str](), Counter[str](), []
-    for sample in _drawn(index, wanted, seed):
+    for sample in _draw_samples(index, wanted, seed):
         why = None
         try:
             tokens = int(np.asarray(encoder(fetcher.read(sample))["input_ids"]).size)
@@ -299,10 +305,10 @@ def check_samples(
         shares = [f"{n:,} of {all_of[name]:,} of {name}" for name, n in wrong_of.most_common(5)]
         wrong[0] = f"{', '.join(shares)}: {wrong[0]}"
     names = ("samples_encoded", "tokens_compared", "failed", "different", "pieces")
-    return _result(SAMPLES, {name: numbers[name] for name in names}, wrong)
+    return _make_check(SAMPLES, {name: numbers[name] for name in names}, wrong)
 
 
-def _drawn(index: Index, wanted: int, seed: int) -> Iterator[PlannedSample]:
+def _draw_samples(index: Index, wanted: int, seed: int) -> Iterator[PlannedSample]:
     """Samples drawn by the seed, in the order of the table."""
     num_pieces = index.snapshot.result.num_pieces
     rows = np.sort(permutation(num_pieces, derive_key(seed, "verify"))[:wanted])

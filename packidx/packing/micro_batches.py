@@ -94,7 +94,7 @@ def balance_micro_batches(
             f" {capacity}: raise the capacity, or leave it out"
         )
     bound = lower_bound(Histogram.of(size), capacity)
-    pack = _packed(size, value, capacity, ranks, max(bound[0], at_least))
+    pack = _pack_units(size, value, capacity, ranks, max(bound[0], at_least))
     sums = np.bincount(pack, value, int(pack.max()) + 1).astype(np.float64)
     order = np.argsort(-sums, kind="stable").reshape(-1, ranks)
     order[1::2] = order[1::2, ::-1]  # so that ranks get as much in all
@@ -105,16 +105,16 @@ def balance_micro_batches(
     return MicroBatches(dealt, bound, sums[order.T])
 
 
-def _packed(size: Int64s, value: Any, capacity: int, ranks: int, least: int) -> Int64s:
+def _pack_units(size: Int64s, value: Any, capacity: int, ranks: int, least: int) -> Int64s:
     """The micro-batch of each unit: the fewest of which one of three ways makes a plan."""
     best = window_fit(size[:, None], np.array([capacity]), len(size))
     least = -(-least // ranks) * ranks
     most = min(-(-max(int(best.max()) + 1, least) // ranks), len(size) // ranks) * ranks
     for number in range(least, most + 1, ranks):
-        pack = _differenced(value, number)
+        pack = _deal_by_differences(value, number)
         if np.bincount(pack, size, number).max() <= capacity and len(np.unique(pack)) == number:
             return pack
-        dealt = _dealt(size, value, capacity, number)
+        dealt = _deal_by_cost(size, value, capacity, number)
         if dealt is not None:
             return dealt
     if most <= int(best.max()):
@@ -123,10 +123,10 @@ def _packed(size: Int64s, value: Any, capacity: int, ranks: int, least: int) -> 
             f" multiple of {ranks} ranks, and there is nothing to fill more with: raise the"
             " capacity or leave some out"
         )
-    return _split(best, value, most)
+    return _split_packs(best, value, most)
 
 
-def _dealt(size: Int64s, value: Any, capacity: int, number: int) -> Int64s | None:
+def _deal_by_cost(size: Int64s, value: Any, capacity: int, number: int) -> Int64s | None:
     """The costliest first, each to the cheapest of `number` micro-batches that has room, or None:
     longest processing time (Graham, 1969), with room."""
     if number > len(size):
@@ -151,7 +151,7 @@ def _dealt(size: Int64s, value: Any, capacity: int, number: int) -> Int64s | Non
     return pack
 
 
-def _split(packs: Int64s, value: Any, number: int) -> Int64s:
+def _split_packs(packs: Int64s, value: Any, number: int) -> Int64s:
     """Best fit's packs, `number` of them: the last ones get a unit each of those that have most."""
     pack = packs.copy()
     for own in range(int(pack.max()) + 1, number):
@@ -161,7 +161,7 @@ def _split(packs: Int64s, value: Any, number: int) -> Int64s:
     return pack
 
 
-def _differenced(value: Any, number: int) -> Int64s:
+def _deal_by_differences(value: Any, number: int) -> Int64s:
     """Units dealt to `number` micro-batches of costs as equal as differencing makes them.
 
     Karmarkar and Karp (1982, "The differencing method of set partitioning"): each unit begins as a

@@ -99,10 +99,10 @@ def deal_order(lengths: Ints, key: int) -> Int32s:
         own = rank[items][order]
         counts.append(np.bincount(own, minlength=longest + 1))
         blocks.append(items[order[np.argsort(own, kind="stable")]])
-    return _merged(blocks, counts)
+    return _merge_blocks(blocks, counts)
 
 
-def _merged(blocks: list[Int32s], counts: list[Int64s]) -> Int32s:
+def _merge_blocks(blocks: list[Int32s], counts: list[Int64s]) -> Int32s:
     """Sorted blocks, with how many of each value they hold, as one: equal ones block by block."""
     if len(blocks) < 2:
         return blocks[0]
@@ -152,7 +152,7 @@ def _chunks_of_slots(runs: PackRuns) -> Iterator[SlotChunk]:
         yield slots, pack, position
 
 
-def joined(groups: list[Slots]) -> Slots:
+def join_slots(groups: list[Slots]) -> Slots:
     """Slots of several groups of items as one; the packs of each follow those before it."""
     if len(groups) == 1:
         return groups[0]

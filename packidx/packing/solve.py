@@ -13,8 +13,8 @@ from packidx.errors import OptionError
 from packidx.hashing import derive_key
 from packidx.packing.counts import Histogram, PackRuns, joint_bound, lower_bound
 from packidx.packing.slots import Slots, deal_into, from_packs
-from packidx.packing.strategies.balanced import balanced, even_out
-from packidx.packing.strategies.capped import capped
+from packidx.packing.strategies.balanced import even_out, plan_balanced
+from packidx.packing.strategies.capped import pack_capped
 from packidx.packing.strategies.decreasing import best_fit_decreasing, worst_fit_decreasing
 from packidx.packing.strategies.in_order import first_fit, next_fit, window_fit, worst_fit
 from packidx.packing.strategies.lp import linear_plan
@@ -41,7 +41,7 @@ class Problem:
         lengths: int [n], tokens that each takes in its pack, 1..capacity.
         capacity: tokens a pack may hold.
         caps: name -> (int64 [n], what each item has of it; the most that a pack may have).
-        vision_cost: int64 [n], dealt evenly over packs by `balanced`; None if unknown or 0.
+        vision_cost: int64 [n], dealt evenly over packs by `plan_balanced`; None if unknown or 0.
     """
 
     lengths: Ints
@@ -76,7 +76,7 @@ class Solution(NamedTuple):
     slots: Slots
 
 
-def solve(problem: Problem, strategy: str, key: int) -> Solution:
+def solve_problem(problem: Problem, strategy: str, key: int) -> Solution:
     """Pack `problem` by a strategy, as `PlanOptions` names it.
 
     Caps take a rule for several limits, whatever the strategy, but for those of other packers.
@@ -104,7 +104,7 @@ def solve(problem: Problem, strategy: str, key: int) -> Solution:
     sizes, limits, _ = problem.sizes()
     start = np.empty(len(slots.item), np.int64)
     start[slots.item] = slots.pack
-    kept = capped(sizes, limits, key, start)
+    kept = pack_capped(sizes, limits, key, start)
     if kept is not None:
         taken, slots = "capped", from_packs(kept.astype(np.int32), problem.lengths, key)
     return Solution(taken, bound_of(problem), slots)
@@ -128,12 +128,12 @@ def _on_counts(problem: Problem, strategy: str) -> Plan:
     if strategy == "knapsack":
         return strategy, bound, worst_fit_decreasing(histogram, capacity)
     if strategy == "balanced":
-        even = balanced(histogram, capacity)
+        even = plan_balanced(histogram, capacity)
         if even is None:
             raise OptionError(f"strategy {strategy} found no plan: use auto")
         return strategy, bound, even
     if strategy == "lp":
-        return _linear(histogram, capacity, bound)
+        return _pack_by_lp(histogram, capacity, bound)
     if strategy not in ("auto", "bfd"):
         raise OptionError(f"there is no strategy {strategy!r}")
     plain = best_fit_decreasing(histogram, capacity)
@@ -141,14 +141,14 @@ def _on_counts(problem: Problem, strategy: str) -> Plan:
     if strategy == "bfd":
         return best
     if plain.total_packs - bound[0] > max(1, LP_GAP * bound[0]):
-        linear = _linear(histogram, capacity, bound, plain.total_packs)
+        linear = _pack_by_lp(histogram, capacity, bound, plain.total_packs)
         is_fewer = linear[2].total_packs < plain.total_packs
         best = linear if is_fewer else ("bfd", linear[1], plain)
-    even = balanced(histogram, capacity, best[2].total_packs, plain)
+    even = plan_balanced(histogram, capacity, best[2].total_packs, plain)
     return best if even is None or even is plain else ("balanced", best[1], even)
 
 
-def _linear(
+def _pack_by_lp(
     histogram: Histogram, capacity: int, bound: tuple[int, str], target: int | None = None
 ) -> Plan:
     plan = linear_plan(histogram, capacity, target=target)

@@ -23,7 +23,7 @@ import numpy as np
 from packidx.arrays import Int64s, Ints
 from packidx.errors import MismatchError
 from packidx.hashing import derive_key
-from packidx.packing.solve import Problem, solve
+from packidx.packing.solve import Problem, solve_problem
 from packidx.permutation import permutation, permute
 
 WINDOW = 4000
@@ -104,7 +104,7 @@ def pack_window(problem: Problem, strategy: str, key: int) -> list[Int64s]:
     if not len(problem.lengths):
         return []
     problem = replace(problem, vision_cost=None)
-    slots = solve(problem, strategy, key).slots
+    slots = solve_problem(problem, strategy, key).slots
     by_place = np.lexsort((slots.position, slots.pack))
     item, pack = slots.item[by_place].astype(np.int64), slots.pack[by_place]
     packs = np.split(item, np.flatnonzero(np.diff(pack)) + 1)

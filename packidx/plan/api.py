@@ -13,10 +13,10 @@ from packidx.index.reader import Index
 from packidx.io import urls
 from packidx.io.output_folder import check_index
 from packidx.lengths.table import read_lengths
-from packidx.plan.job import prepare
+from packidx.plan.job import prepare_job
 from packidx.plan.make import Progress, first_plan, make_plan, plan_windows
 from packidx.plan.options import PlanOptions, mix_of
-from packidx.plan.resolved import inherited
+from packidx.plan.resolved import options_to_inherit
 from packidx.run import open_workers
 
 
@@ -93,7 +93,7 @@ def plan_packs(
     if options is not None:
         asked = replace(options, **changes)
     elif earlier is not None:
-        before = inherited(earlier.snapshot.options)
+        before = options_to_inherit(earlier.snapshot.options)
         mix = changes.get("mix", ())
         if not any(weight.endswith("%") for weight in mix):  # those that are not named stay, too
             named = {weight.rpartition("=")[0]: weight for weight in (*before["mix"], *mix)}
@@ -108,7 +108,7 @@ def plan_packs(
     with open_workers(engine, at_a_time) as planners:
         progress("reading lengths")
         table = read_lengths(str(lengths))
-        job = prepare(table, output, asked, resume, progress)
+        job = prepare_job(table, output, asked, resume, progress)
         job = replace(job, recipe=recipe)
         snapshot, existed = make_plan(planners, job, progress)
     return PlanSummary(
@@ -135,5 +135,5 @@ def preview_plan(
     at_a_time = 1 if engine == "local" and workers is None else workers
     with open_workers(engine, at_a_time) as planners:
         progress("reading lengths")
-        job = prepare(read_lengths(str(lengths)), "", options, None, progress)
+        job = prepare_job(read_lengths(str(lengths)), "", options, None, progress)
         return plan_windows(planners, job, [first_plan(job, progress)], None, progress)[0]

@@ -78,7 +78,7 @@ def read_config(path: str) -> tuple[dict[str, Any], list[str]]:
     for name, (honoured, advice) in _REFUSED.items():
         if (value := getattr(asked, name)) != honoured:
             raise OptionError(f"{where}.{name} is {value!r}: {advice}")
-    options = _options(where, asked)
+    options = _to_plan_options(where, asked)
     try:
         PlanOptions(**{"capacity": MAX_CAPACITY, **options})
     except OptionError as error:
@@ -104,7 +104,7 @@ _REFUSED: dict[str, tuple[Any, str]] = {
 """Key -> the value that a plan can honour, and what to do about another one."""
 
 
-def _options(where: str, asked: PackedSequence) -> dict[str, Any]:
+def _to_plan_options(where: str, asked: PackedSequence) -> dict[str, Any]:
     """Return the fields of `PlanOptions` that a section comes to."""
     sizes = {asked.pack_size, asked.packed_sequence_size} - {None}
     if len(sizes) > 1:

@@ -60,7 +60,7 @@ def freeze_log(
             f"the records of {log} were counted as they came: count them with `packidx estimate`,"
             " and name that table with --lengths"
         )
-    given = _given(log)
+    given = _read_logged_packs(log)
     options = PlanOptions(**recipe["options"])
     with tempfile.TemporaryDirectory() as scratch:
         index = open_index(plan_packs(table, scratch, options, progress=progress).path)
@@ -83,7 +83,7 @@ def freeze_log(
     return plan_packs(table, output, options, progress=progress)
 
 
-def _given(log: Path) -> pl.DataFrame:
+def _read_logged_packs(log: Path) -> pl.DataFrame:
     """The packs that were given out, by place and position.
 
     Raises:

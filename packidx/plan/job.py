@@ -21,7 +21,7 @@ from packidx.packing.streams import WINDOW
 from packidx.plan.options import PlanOptions
 from packidx.plan.resolved import with_defaults
 from packidx.plan.select.mixture import SourceTotals, sample_ratios, weights_of
-from packidx.plan.select.rules import Rules, continued, read_exclusion
+from packidx.plan.select.rules import Rules, continue_from, read_exclusion
 
 # Of a plan too large for the memory limit. A sample's part of the work grows with the window, as
 # arrays leave the cache, and a window's own part shrinks: 4 and 8 million cost the same, 16 more.
@@ -70,7 +70,7 @@ class PlanJob:
         return max(steps, min(512, fitting) // steps * steps)
 
 
-def prepare(
+def prepare_job(
     table: Lengths,
     output: str,
     asked: PlanOptions,
@@ -90,7 +90,7 @@ def prepare(
     continues: Consumed | None = None
     if resume is not None:
         progress("reading what training has had")
-        rules, continues = continued(table, *resume, rules)
+        rules, continues = continue_from(table, *resume, rules)
         excluded = excluded or resume[0].snapshot.options.excluded
     rows_of_window = asked.rows_of_window
     has_shards = bool(shard_ends(table))
@@ -98,7 +98,7 @@ def prepare(
         options,
         window_shards=rows_of_window if has_shards else None,
         window_samples=None if has_shards else rows_of_window,
-        weights=_weights(table, asked, options),
+        weights=_resolve_weights(table, asked, options),
         excluded=excluded,
         continues=continues,
     )
@@ -133,7 +133,7 @@ def check_stream(options: Options, table: Lengths) -> None:
         )
 
 
-def _weights(table: Lengths, asked: PlanOptions, options: Options) -> dict[str, str]:
+def _resolve_weights(table: Lengths, asked: PlanOptions, options: Options) -> dict[str, str]:
     """Return how often samples of each source are seen per epoch, of sources not seen once."""
     sources = () if table.manifest is None else table.manifest.sources
     if not asked.mix and not sample_ratios(sources):
@@ -216,7 +216,7 @@ def sources_of_bare(table: Lengths) -> list[dict[str, Any]]:
 
 def windows_of(lengths: Lengths, options: Options, memory: int | None) -> list[WindowRange]:
     """Return the windows of a plan, sized to `memory` bytes unless `options` state their size."""
-    limit = options.window_samples if memory is None else _fitting(lengths, memory)
+    limit = options.window_samples if memory is None else _rows_in_memory(lengths, memory)
     ends = shard_ends(lengths)
     if options.window_shards is not None:
         cuts = [*ends[options.window_shards - 1 :: options.window_shards], ends[-1]]
@@ -239,7 +239,7 @@ def windows_of(lengths: Lengths, options: Options, memory: int | None) -> list[W
     return windows
 
 
-def _fitting(lengths: Lengths, memory: int) -> int | None:
+def _rows_in_memory(lengths: Lengths, memory: int) -> int | None:
     """Samples of a window for the memory limit; None if all fit at once."""
     each = sum(_BYTES.get(name, _OTHER_COLUMN) for name in lengths.columns)
     each += -(-_MEDIUM * lengths.num_media // lengths.num_samples)

@@ -16,7 +16,7 @@ from pathlib import Path
 from packidx.errors import MismatchError, OptionError, SourceError
 from packidx.format.index import IndexManifest, LengthsOf, Options, Result, Source, Window
 from packidx.format.manifest import decode_json
-from packidx.index.writer import publish, writing
+from packidx.index.writer import open_staging, publish_snapshot
 from packidx.io.files import remove_tree
 from packidx.lengths.table import Lengths, read_lengths
 from packidx.plan.job import PlanJob, WindowRange, sources_of_bare
@@ -44,13 +44,13 @@ def make_plan(workers: Workers, job: PlanJob, progress: Progress) -> tuple[Index
     """
     first = [first_plan(job, progress)]
 
-    def uploaded(done: int, total: int) -> None:
+    def report_upload(done: int, total: int) -> None:
         progress(f"publishing: {done} of {total} files are uploaded")
 
-    with writing(job.output) as staging:
+    with open_staging(job.output) as staging:
         manifest, folders = plan_windows(workers, job, first, staging, progress)
         progress("publishing")
-        return publish(job.output, manifest, folders, uploaded)
+        return publish_snapshot(job.output, manifest, folders, report_upload)
 
 
 def first_plan(job: PlanJob, progress: Progress) -> WindowPlan:
@@ -94,9 +94,11 @@ def plan_windows(
     doing = "packing samples" if staging is None else "writing packs"
     progress(doing)
     number, block = first[0].window.number, job.block(first[0].slots.num_packs)
-    made = [_write(first.pop(), block, staging)]
+    made = [_write_window(first.pop(), block, staging)]
     others = [window for window in job.windows if window.number != number]
-    setup = functools.partial(_opened, job.table.uri, _stated(job.table), job.options, job.rules)
+    setup = functools.partial(
+        _open_table, job.table.uri, _identify_table(job.table), job.options, job.rules
+    )
     task = functools.partial(_plan_and_write, block=block, staging=staging)
     here = job.table, job.options, job.rules
     for result in workers.map(task, others, setup, here=lambda: here):
@@ -104,18 +106,18 @@ def plan_windows(
         progress(f"{doing}: {len(made)} of {len(job.windows)} windows are done")
     made.insert(number, made.pop(0))
     folders = [folder for folder, _ in made if folder is not None]
-    return _manifest(job, block, [window for _, window in made]), folders
+    return _make_manifest(job, block, [window for _, window in made]), folders
 
 
-def _stated(table: Lengths) -> tuple[str | None, int]:
+def _identify_table(table: Lengths) -> tuple[str | None, int]:
     """Return a table's fingerprint, None of a bare one, and how many rows it has."""
     return None if table.manifest is None else table.manifest.fingerprint, table.num_samples
 
 
-def _opened(uri: str, stated: tuple[str | None, int], options: Options, rules: Rules) -> Opened:
-    """Open the lengths in a worker, which are those of the driver (`_stated`)."""
+def _open_table(uri: str, stated: tuple[str | None, int], options: Options, rules: Rules) -> Opened:
+    """Open the lengths in a worker, which are those of the driver (`_identify_table`)."""
     table = read_lengths(uri)
-    if (found := _stated(table)) != stated:
+    if (found := _identify_table(table)) != stated:
         raise MismatchError(
             f"{uri} has {found[1]} rows and fingerprint {found[0]} here, the driver's has "
             f"{stated[1]} and {stated[0]}: plan again when nothing writes to it"
@@ -125,10 +127,10 @@ def _opened(uri: str, stated: tuple[str | None, int], options: Options, rules: R
 
 def _plan_and_write(window: WindowRange, opened: Opened, block: int, staging: Path | None) -> Made:
     table, options, rules = opened
-    return _write(plan_window(table, window, options, rules), block, staging)
+    return _write_window(plan_window(table, window, options, rules), block, staging)
 
 
-def _write(plan: WindowPlan, block: int, staging: Path | None) -> Made:
+def _write_window(plan: WindowPlan, block: int, staging: Path | None) -> Made:
     """Write a window into a folder of `staging` that no other try has, `block` packs per step; with
     None it is only added up."""
     if staging is None:
@@ -142,7 +144,7 @@ def _write(plan: WindowPlan, block: int, staging: Path | None) -> Made:
         raise
 
 
-def _manifest(job: PlanJob, block: int, windows: Sequence[Window]) -> IndexManifest:
+def _make_manifest(job: PlanJob, block: int, windows: Sequence[Window]) -> IndexManifest:
     table, manifest = job.table, job.table.manifest
     blocks = blocks_of(job.options.schedule, block, job.options.micro_steps)
     dropped = Counter[str]()

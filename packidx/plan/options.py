@@ -42,7 +42,7 @@ def number_text(number: Fraction) -> str:
     return str(number)
 
 
-def rounded(number: Fraction) -> Fraction:
+def round_number(number: Fraction) -> Fraction:
     """The nearest number with `DECIMALS` decimals, half to even."""
     return Fraction(round(number * 10**DECIMALS), 10**DECIMALS)
 
@@ -82,19 +82,19 @@ class Option:
     is_stored: bool = True
 
 
-def described(help: str, metavar: str = "N", **treatment: Any) -> dict[str, Option]:
+def option_metadata(help: str, metavar: str = "N", **treatment: Any) -> dict[str, Option]:
     """Metadata of a field that has no default; arguments as `Option` has them."""
     if "choices" in treatment:
         metavar = "|".join(treatment["choices"])
     return {"option": Option(help, metavar, **treatment)}
 
 
-def option(default: Any, help: str, metavar: str = "N", **treatment: Any) -> Any:
+def option_field(default: Any, help: str, metavar: str = "N", **treatment: Any) -> Any:
     """A field with a default; the other arguments as `Option` has them."""
-    return field(default=default, metadata=described(help, metavar, **treatment))
+    return field(default=default, metadata=option_metadata(help, metavar, **treatment))
 
 
-def dashed(name: str) -> str:
+def to_flag(name: str) -> str:
     """A field's name as the command line has it."""
     return name.replace("_", "-")
 
@@ -109,9 +109,9 @@ class PlanOptions:
 
     capacity: int = field(
         kw_only=False,
-        metadata=described("The most tokens a pack may hold."),
+        metadata=option_metadata("The most tokens a pack may hold."),
     )
-    strategy: str = option(
+    strategy: str = option_field(
         "auto",
         "auto (the fewest packs, well mixed), bfd, balanced, lp; or another packer's rule, to "
         "compare: knapsack, first-fit, next-fit, window:N.",
@@ -122,94 +122,94 @@ class PlanOptions:
     (samples of all lengths in every pack) where it needs no more. The rules of other packers:
     ``knapsack`` (NeMo's: worst-fit-decreasing), ``first-fit``, ``next-fit``, ``window:N``
     (best-fit-decreasing of N samples at a time)."""
-    seed: int = option(0, "Same seed, same lengths: same bytes.")
+    seed: int = option_field(0, "Same seed, same lengths: same bytes.")
     """Picks which of equal samples go together and the order of the packs."""
-    on_long: str = option(
+    on_long: str = option_field(
         "drop",
         "What to do with a sample longer than a pack; split and truncate cut no media.",
         choices=get_args(OnLong),
     )
     """``drop`` it with reason ``too_long``, ``split`` a text into pieces, ``truncate`` its tail, or
     ``error``."""
-    margin: float | None = option(
+    margin: float | None = option_field(
         None,
         "Keep this share of each pack free.",
         "X",
         shown_default="0; 0.02 for precomputed lengths, 0.1 for heuristic ones",
     )
     """0 <= margin < 1: floor((1 - margin) * capacity) tokens are planned."""
-    max_images: int | None = option(None, "The most images a pack may hold.", minimum=1)
-    max_vision_patches: int | None = option(
+    max_images: int | None = option_field(None, "The most images a pack may hold.", minimum=1)
+    max_vision_patches: int | None = option_field(
         None, "The most vision patches a pack may hold.", minimum=1
     )
-    max_samples: int | None = option(None, "The most samples a pack may hold.", minimum=1)
-    group_by: str | None = option(
+    max_samples: int | None = option_field(None, "The most samples a pack may hold.", minimum=1)
+    group_by: str | None = option_field(
         None,
         "Only samples of one kind share a pack.",
         choices=get_args(GroupBy),
     )
-    align: int = option(
+    align: int = option_field(
         1,
         "Every sample takes a multiple of N tokens (context parallelism: 2 x cp).",
         minimum=1,
         shown_default="",
     )
-    pad_pack_to: int = option(
+    pad_pack_to: int = option_field(
         1,
         "Every pack is padded to a multiple of N tokens (pipeline, FP8).",
         minimum=1,
         shown_default="",
     )
-    reserve: int = option(
+    reserve: int = option_field(
         0, "Keep N tokens of every pack free for what the reader adds.", minimum=0, shown_default=""
     )
     """A dummy image in packs without any; a multiple of `align` and `pad_pack_to`."""
-    holdout: float | str | None = option(
+    holdout: float | str | None = option_field(
         None,
         "Keep this share of the samples, by a hash of their key, out.",
         "SHARE",
     )
-    holdout_only: float | str | None = option(
+    holdout_only: float | str | None = option_field(
         None,
         "Plan the samples that --holdout SHARE keeps out.",
         "SHARE",
         is_stored=False,
     )
-    exclude: str | None = option(
+    exclude: str | None = option_field(
         None,
         "Parquet with the `key` or `sample_id` of samples to leave out.",
         "FILE",
         is_stored=False,
     )
     """Beside ``key`` a column ``source`` may say whose key it is."""
-    schedule: str = option(
+    schedule: str = option_field(
         "stratified",
         "Order of the packs: stratified (micro-steps of equal cost, each step of the whole mix) "
         "or random.",
         choices=get_args(Schedule),
     )
-    global_batch: int | None = option(
+    global_batch: int | None = option_field(
         None,
         "Packs per optimizer step, over all ranks and accumulation, for the schedule.",
         minimum=1,
         shown_default="512, fewer for small plans",
     )
     """The default, None: 512 or, of fewer than 4096 packs, an eighth of them."""
-    micro_steps: int | None = option(
+    micro_steps: int | None = option_field(
         None,
         "Micro-steps of a global batch; the packs of one cost about the same.",
         minimum=1,
         shown_default="8, fewer where that does not divide the global batch",
     )
     """None becomes a number: the largest up to 8 that divides `global_batch`."""
-    cost: str | None = option(
+    cost: str | None = option_field(
         None,
         "The cost model of a pack: a preset, weight=value,… or both.",
         "MODEL",
         shown_default="qwen2.5-vl-7b",
         is_stored=False,
     )
-    window: int | str = option(
+    window: int | str = option_field(
         "4GB",
         "Plan N shards (of a bare table N samples) at a time: the samples of a pack lie near each "
         "other; or as many as take SIZE of memory.",
@@ -217,14 +217,14 @@ class PlanOptions:
         is_stored=False,
     )
     """A size enters the plan only as the windows that it makes: all at once, if it suffices."""
-    lanes: int | None = option(
+    lanes: int | None = option_field(
         None,
         "Plan what a stream of N lanes gives out; --window is then the samples of a lane that are "
         "packed together, by default 4000.",
         minimum=1,
     )
     """The plan that training on a `StreamingPackedDataset` freezes to (docs/streams.md)."""
-    mix: tuple[str, ...] = option(
+    mix: tuple[str, ...] = option_field(
         (),
         "How often a sample of a source is seen per epoch, or its share of the epoch's tokens: "
         "photos=2, photos=30%. Repeat for more.",
@@ -239,16 +239,16 @@ class PlanOptions:
             kinds = get_args(declared) or (declared,)
             taken = (*kinds, int) if float in kinds else kinds
             if name != "mix" and not isinstance(value, taken):
-                raise OptionError(f"{dashed(name)} is {value!r}, which is not {_KINDS[kinds[0]]}")
+                raise OptionError(f"{to_flag(name)} is {value!r}, which is not {_KINDS[kinds[0]]}")
             if said.choices and value not in (None, *said.choices):
                 choices = ", ".join(said.choices)
-                raise OptionError(f"{dashed(name)} is {value!r}: choose one of {choices}")
+                raise OptionError(f"{to_flag(name)} is {value!r}: choose one of {choices}")
             if said.minimum is not None and value is not None:
-                _within(dashed(name), value, said.minimum, MAX_CAPACITY)
+                _check_range(to_flag(name), value, said.minimum, MAX_CAPACITY)
         steps = micro_steps_of(self.global_batch) if self.micro_steps is None else self.micro_steps
         object.__setattr__(self, "micro_steps", steps)
         choose = ": choose how many tokens a pack may hold,"
-        _within("capacity", self.capacity, 1, MAX_CAPACITY, choose)
+        _check_range("capacity", self.capacity, 1, MAX_CAPACITY, choose)
         if self.strategy not in STRATEGIES[:-1] and not re.fullmatch(
             r"window:[1-9]\d{0,9}", self.strategy
         ):
@@ -259,10 +259,10 @@ class PlanOptions:
             raise OptionError(f"margin is {self.margin}: it must be at least 0 and below 1")
         for name in ("align", "pad_pack_to"):
             value = getattr(self, name)
-            _within(dashed(name), value, 1, self.capacity)
+            _check_range(to_flag(name), value, 1, self.capacity)
             if self.reserve % value:
                 raise OptionError(
-                    f"reserve {self.reserve} is not a multiple of {dashed(name)} {value}: raise it"
+                    f"reserve {self.reserve} is not a multiple of {to_flag(name)} {value}: raise it"
                 )
         if not -(1 << 63) <= self.seed < 1 << 63:
             raise OptionError(f"seed is {self.seed}: it must fit 64 bits")
@@ -286,7 +286,7 @@ class PlanOptions:
         text = str(self.window).strip()
         if not re.fullmatch(r"-?\d+", text, re.ASCII):
             return None
-        _within("window", int(text), 1, MAX_CAPACITY)
+        _check_range("window", int(text), 1, MAX_CAPACITY)
         return int(text)
 
     def memory_bytes(self) -> int:
@@ -322,7 +322,7 @@ def micro_steps_of(global_batch: int | None) -> int:
     return max(n for n in range(1, MICRO_STEPS + 1) if size % n == 0)
 
 
-def _within(name: str, value: int, low: int, high: int, what: str = ": it must be") -> None:
+def _check_range(name: str, value: int, low: int, high: int, what: str = ": it must be") -> None:
     if type(value) is not int:
         raise OptionError(f"{name} is {value!r}, which is not an integer")
     if not low <= value <= high:
@@ -358,5 +358,5 @@ def command_words(options: Mapping[str, Any]) -> list[str]:
         if value is None or value is False:
             continue
         for each in value if isinstance(value, tuple) else (value,):
-            words += [f"--{dashed(name)}"] if each is True else [f"--{dashed(name)}", str(each)]
+            words += [f"--{to_flag(name)}"] if each is True else [f"--{to_flag(name)}", str(each)]
     return words

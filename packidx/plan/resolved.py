@@ -57,7 +57,7 @@ def with_defaults(asked: PlanOptions, weakest_method: str) -> Options:
     return decode_json(Options, values | dict.fromkeys(nothing))
 
 
-def inherited(options: Options) -> dict[str, Any]:
+def options_to_inherit(options: Options) -> dict[str, Any]:
     """Fields of `PlanOptions` that make the plan of a manifest's `options` once more."""
     values = {name: getattr(options, name) for name, said in OPTIONS.items() if said.is_stored}
     values["mix"] = tuple(f"{name}={weight}" for name, weight in options.weights.items())
@@ -69,9 +69,9 @@ def inherited(options: Options) -> dict[str, Any]:
     return values
 
 
-def unusual(options: Options) -> dict[str, Any]:
+def changed_options(options: Options) -> dict[str, Any]:
     """Fields of `PlanOptions` that are not the default in a manifest, and the capacity."""
-    values = inherited(options)
+    values = options_to_inherit(options)
     if parse_cost(DEFAULT_PRESET).to_json() == options.cost_model.to_json():
         del values["cost"]
     if not options.margin:

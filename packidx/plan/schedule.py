@@ -45,7 +45,7 @@ def blocks_of(kind: str, global_batch: int, micro_steps: int) -> tuple[int, int]
     return global_batch, global_batch // micro_steps
 
 
-def schedule(
+def schedule_packs(
     kind: str,
     llm: Float64s,
     vit: Float64s,
@@ -87,11 +87,11 @@ def schedule(
     table = _draw_steps(steps, micro_steps, key)
     if steps > 1 and micro_steps > 1:
         phases = [fixed_point(cost, largest, 30) for cost in (llm, vit)]
-        features = _features([*phases, *shares], chunks, global_batch)
-        _exchange(table, features, derive_key(key, "exchange"))
+        features = _scale_features([*phases, *shares], chunks, global_batch)
+        _exchange_chunks(table, features, derive_key(key, "exchange"))
     costs = fixed_point(total, largest, 30)[chunks].sum(axis=1)[table].sum(axis=1)
     table = table[_order_of_steps(costs, key)]
-    return np.concatenate([chunks[table].ravel(), _sorted(total, rest, largest)])
+    return np.concatenate([chunks[table].ravel(), _sort_by_cost(total, rest, largest)])
 
 
 def _micro_steps(llm: Float64s, vit: Float64s, packs: Int64s, chunk: int) -> Int64s:
@@ -99,27 +99,28 @@ def _micro_steps(llm: Float64s, vit: Float64s, packs: Int64s, chunk: int) -> Int
     largest = float(llm.max(initial=0.0))
     number = len(packs) // chunk
     if not number or not np.ptp(vit[packs]):  # one cost alone
-        return _sorted(llm, packs, largest).reshape(-1, chunk)
-    packs = _sorted(vit, packs, float(vit.max()))
+        return _sort_by_cost(llm, packs, largest).reshape(-1, chunk)
+    packs = _sort_by_cost(vit, packs, float(vit.max()))
     # As wide in the one cost, on average, as they are long in the other.
     wide, long = (
-        _spread(fixed_point(cost[packs], max(largest, float(vit.max())), 30)) for cost in (vit, llm)
+        _mean_deviation(fixed_point(cost[packs], max(largest, float(vit.max())), 30))
+        for cost in (vit, llm)
     )
     slabs = math.isqrt(number * wide // max(1, long))
     slabs = min(number, max(1, slabs))
     edges = [number * slab // slabs * chunk for slab in range(slabs + 1)]
-    cut = [_sorted(llm, packs[start:stop], largest) for start, stop in pairwise(edges)]
+    cut = [_sort_by_cost(llm, packs[start:stop], largest) for start, stop in pairwise(edges)]
     # Every other one is turned round, so that the ends of two slabs are near each other.
     turned = [slab[::-1] if at % 2 else slab for at, slab in enumerate(cut)]
     return np.concatenate(turned).reshape(-1, chunk)
 
 
-def _spread(cost: Int64s) -> int:
+def _mean_deviation(cost: Int64s) -> int:
     """The mean distance of costs, at most 2^30, from their mean."""
     return int(np.abs(cost - int(cost.sum()) // len(cost)).sum()) // len(cost)
 
 
-def _sorted(cost: Float64s, packs: Int64s, largest: float) -> Int64s:
+def _sort_by_cost(cost: Float64s, packs: Int64s, largest: float) -> Int64s:
     """`packs` by cost to 31 bits, equals as they stand: a radix sort, 16 bits at a time."""
     keys = fixed_point(cost[packs], largest, 31)
     for shift in (0, 16):
@@ -157,7 +158,7 @@ def _order_of_steps(costs: Int64s, key: int) -> Int64s:
     return min(orders, key=lambda order: abs(int((off[order[1:]] * off[order[:-1]]).sum())))
 
 
-def _features(columns: list[Int64s], chunks: Int64s, global_batch: int) -> Int64s:
+def _scale_features(columns: list[Int64s], chunks: Int64s, global_batch: int) -> Int64s:
     """Each chunk's distance from the mean, by column, int64 [chunks, columns].
 
     In units of what a step of random packs is off, times `_FIXED`: so all columns weigh alike.
@@ -174,7 +175,7 @@ def _features(columns: list[Int64s], chunks: Int64s, global_batch: int) -> Int64
     return features
 
 
-def _exchange(table: Int64s, features: Int64s, key: int) -> None:
+def _exchange_chunks(table: Int64s, features: Int64s, key: int) -> None:
     """Steps, in pairs, exchange chunks of a stratum where both then come closer to the mean.
 
     An exchange that moves d = a - b from one step's sum P to another's Q changes |P|² + |Q|² by

@@ -18,11 +18,11 @@ from packidx.format.schema import SUMMED
 from packidx.hashing import derive_key
 from packidx.index.cost import pack_cost
 from packidx.lengths.table import Lengths, LengthsRows
-from packidx.packing.slots import Slots, joined
-from packidx.packing.solve import Problem, Solution, bound_of, solve
+from packidx.packing.slots import Slots, join_slots
+from packidx.packing.solve import Problem, Solution, bound_of, solve_problem
 from packidx.packing.streams import LaneOrder, expected_copies, most_copies, pack_window
 from packidx.plan.job import WindowRange
-from packidx.plan.schedule import schedule
+from packidx.plan.schedule import schedule_packs
 from packidx.plan.select.items import Items, make_items
 from packidx.plan.select.rules import Rules
 
@@ -34,7 +34,7 @@ def sum_up(items: Items, slots: Slots, pad_to: int) -> Sums:
     """Counters of the packs that `slots` makes of `items`, padded to multiples of `pad_to`."""
     item = slots.item
 
-    def total(values: NDArray[Any]) -> Int64s:
+    def sum_by_pack(values: NDArray[Any]) -> Int64s:
         # Sums below 2^53 are exact in the doubles that bincount adds.
         return np.bincount(slots.pack, values, slots.num_packs).astype(np.int64)
 
@@ -42,8 +42,8 @@ def sum_up(items: Items, slots: Slots, pad_to: int) -> Sums:
         sizes, tokens, squares = slots.sums
     else:
         sizes = np.bincount(slots.pack, minlength=slots.num_packs)
-        tokens, squares = total(items.length[item]), total(items.squares[item])
-    padded = tokens if items.padded is items.length else total(items.padded[item])
+        tokens, squares = sum_by_pack(items.length[item]), sum_by_pack(items.squares[item])
+    padded = tokens if items.padded is items.length else sum_by_pack(items.padded[item])
     sums: Sums = {
         "num_samples": (sizes, None),
         "length": (tokens, None),
@@ -56,7 +56,7 @@ def sum_up(items: Items, slots: Slots, pad_to: int) -> Sums:
             unknown = None
             if null is not None and null.any():
                 unknown = np.bincount(slots.pack[null[item]], minlength=slots.num_packs) > 0
-            sums[name] = (total(values[item]), unknown)
+            sums[name] = (sum_by_pack(values[item]), unknown)
     return sums
 
 
@@ -79,10 +79,10 @@ def _codes_of(items: Items, kind: str | None) -> tuple[list[str], Int32s | None]
     if kind is None or not items.num_samples:
         return [], None
     if kind == "source":
-        _need(rows, "source", kind)
+        _require_column(rows, "source", kind)
         codes, names = column_codes(rows, "source")
         return names, codes[items.row]
-    _need(rows, "num_images", kind)
+    _require_column(rows, "num_images", kind)
     held = [
         (rows.ints(name, items.row)[0] > 0).astype(np.int32)
         for name in ("num_images", "num_videos", "audio_tokens")
@@ -90,7 +90,7 @@ def _codes_of(items: Items, kind: str | None) -> tuple[list[str], Int32s | None]
     return list(_MEDIA_TYPES), held[0] + 2 * held[1] + 4 * held[2]
 
 
-def _need(rows: LengthsRows, column: str, kind: str) -> None:
+def _require_column(rows: LengthsRows, column: str, kind: str) -> None:
     if column not in rows.frame.columns:
         raise OptionError(
             f"group-by {kind} needs the column `{column}`, which {rows.uri} does not have: leave "
@@ -98,7 +98,7 @@ def _need(rows: LengthsRows, column: str, kind: str) -> None:
         )
 
 
-def _problem(items: Items, chosen: Int32s, options: Options) -> Problem:
+def _make_problem(items: Items, chosen: Int32s, options: Options) -> Problem:
     own = slice(None) if len(chosen) == items.num_samples else chosen
     caps = {}
     for name, most in options.caps.items():
@@ -155,7 +155,7 @@ class WindowPlan:
         """
         slots = self.slots
         sums = sum_up(self.items, slots, self.options.pad_pack_to)
-        order = self._schedule({name: values for name, (values, _) in sums.items()}, block)
+        order = self._schedule_packs({name: values for name, (values, _) in sums.items()}, block)
         sums = {
             name: (values[order], None if null is None else null[order])
             for name, (values, null) in sums.items()
@@ -168,22 +168,22 @@ class WindowPlan:
             ordered[first[pack] + position] = slots.item[chosen]
         return sums, self.group[order], ordered
 
-    def _schedule(self, sums: dict[str, Int64s], block: int) -> Int64s:
+    def _schedule_packs(self, sums: dict[str, Int64s], block: int) -> Int64s:
         """Return the order of packs."""
         if self.options.lanes is not None:
             return np.arange(self.slots.num_packs)
         llm, vit = pack_cost(self.options.cost_model, sums)
-        return schedule(
+        return schedule_packs(
             self.options.schedule,
             llm,
             vit,
             global_batch=block,
             micro_steps=self.options.micro_steps,
             key=derive_key(self.options.seed, "packs", self.window.number, 0),
-            shares=self._shares(self.slots, sums),
+            shares=self._tokens_by_source(self.slots, sums),
         )
 
-    def _shares(self, slots: Slots, sums: dict[str, Int64s]) -> list[Int64s]:
+    def _tokens_by_source(self, slots: Slots, sums: dict[str, Int64s]) -> list[Int64s]:
         """Tokens of each pack whose share of a step is to vary little: visual, and by source."""
         known = [sums[name] for name in ("image_tokens", "video_tokens") if name in sums]
         shares = [sum(known[1:], known[0])] if any(tokens.any() for tokens in known) else []
@@ -221,19 +221,19 @@ def plan_window(table: Lengths, window: WindowRange, options: Options, rules: Ru
             chosen = chosen[codes == code]
         if not len(chosen):
             continue
-        problem = _problem(items, chosen, options)
+        problem = _make_problem(items, chosen, options)
         key = derive_key(options.seed, "samples", window.number, 0, name)
         if options.lanes is not None and table.manifest is not None:
             sources = {source.name: source.num_samples for source in table.manifest.sources}
             solution = solve_stream(items, problem, options, sources)
         else:
-            solution = solve(problem, options.strategy, key)
+            solution = solve_problem(problem, options.strategy, key)
         if codes is not None:
             slots = solution.slots
             solution = solution._replace(slots=slots.with_items(chosen[slots.item]))
         solutions.append(solution)
         group.append(np.full(solution.slots.num_packs, code, np.int32))
-    slots = joined([solution.slots for solution in solutions])
+    slots = join_slots([solution.slots for solution in solutions])
     strategies = tuple(sorted({solution.strategy for solution in solutions}))
     bounds = [solution.bound for solution in solutions]
     numbers = np.concatenate(group)

@@ -70,8 +70,8 @@ def write_window(folder: Path | None, plan: WindowPlan, block: int) -> Window:
         num_tokens_dropped=int(lengths.clip(0).sum()),
         num_tokens_eligible=items.num_eligible,
         num_tokens_lost=items.num_lost,
-        dropped=_frequencies(dropped, "reason"),
-        dropped_of=_frequencies(dropped, "source"),
+        dropped=_count_values(dropped, "reason"),
+        dropped_of=_count_values(dropped, "source"),
         strategies=plan.strategies,
         lower_bound=sum(bound for bound, _ in plan.bounds),
         bounds=tuple(dict.fromkeys(name for _, name in plan.bounds)),
@@ -79,7 +79,7 @@ def write_window(folder: Path | None, plan: WindowPlan, block: int) -> Window:
     )
 
 
-def _frequencies(table: pa.Table, name: str) -> dict[str, int]:
+def _count_values(table: pa.Table, name: str) -> dict[str, int]:
     """Return how often each value is in a column, sorted; nulls are not counted."""
     counted = table[name].drop_null().value_counts().to_pylist()
     return dict(sorted((pair["values"], pair["counts"]) for pair in counted))
@@ -121,16 +121,16 @@ def _samples_table(
     before -= padded
     before -= np.repeat(before[starts], sizes)
 
-    def part(values: Int32s | None) -> Int32s:
+    def take_or_zeros(values: Int32s | None) -> Int32s:
         return zeros if values is None else values[order]
 
     arrays: dict[str, NDArray[Any]] = {
         "pack": np.repeat(np.arange(first_pack, first_pack + len(sizes)), sizes),
         "position": np.arange(len(order), dtype=np.int32)
         - np.repeat(starts.astype(np.int32), sizes),
-        "copy": part(items.copy),
-        "piece": part(items.piece),
-        "token_start": part(items.token_start),
+        "copy": take_or_zeros(items.copy),
+        "piece": take_or_zeros(items.piece),
+        "token_start": take_or_zeros(items.token_start),
         "start": before.astype(np.int32, copy=False),
         "length": length,
         "padded_length": padded,

@@ -81,7 +81,7 @@ def collate(
         )
     given: Sequence[Any] = [packs] if isinstance(packs, Pack) else packs
     packs = [row["pack"] if isinstance(row, Mapping) and "pack" in row else row for row in given]
-    _check(packs)
+    _check_packs(packs)
     if max_samples is not None and attention not in _ONE_ROW:
         raise OptionError(
             f"max_samples pads the bounds of samples, which attention {attention!r} does not have:"
@@ -113,7 +113,7 @@ def collate(
     return batch
 
 
-def _check(packs: Sequence[Pack]) -> None:
+def _check_packs(packs: Sequence[Pack]) -> None:
     if not packs:
         raise OptionError("collate got no pack: give it one or more")
     for pack in packs:
@@ -132,21 +132,21 @@ def _check(packs: Sequence[Pack]) -> None:
 Rows = Sequence[Sequence[Segment]]
 
 
-def _flash(rows: Rows, positions: Tensor) -> dict[str, Any]:
+def _lay_out_flash(rows: Rows, positions: Tensor) -> dict[str, Any]:
     slots = [segment.slot for segment in rows[0]]
-    bounds, longest = _cumulative(slots), max(slots)
+    bounds, longest = _cumulative_sums(slots), max(slots)
     bounds_of = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds}
     return {**bounds_of, "max_length_q": longest, "max_length_k": longest}
 
 
-def _flex(rows: Rows, positions: Tensor) -> dict[str, Any]:
+def _lay_out_flex(rows: Rows, positions: Tensor) -> dict[str, Any]:
     from packidx.torch.prepare import block_mask, causal_within
 
     numbers = torch.stack([_segment_numbers(row, padding=False) for row in rows])
     return {"attention_mask": block_mask(causal_within(numbers))}
 
 
-def _indexed(rows: Rows, positions: Tensor) -> dict[str, Any]:
+def _lay_out_indexed(rows: Rows, positions: Tensor) -> dict[str, Any]:
     mask = torch.stack([_segment_numbers(row, padding=True) for row in rows])
     return {"attention_mask": mask, **_for_nemo(rows, positions)}
 
@@ -168,22 +168,22 @@ def _pad_bounds(batch: dict[str, Any], row: Sequence[Segment], max_samples: int)
             " that a batch holds, dummy images included"
         )
     empty = [0] * (max_samples - len(slots))
-    bounds, total = _cumulative([*slots, *empty]), sum(slots)
+    bounds, total = _cumulative_sums([*slots, *empty]), sum(slots)
     if "cu_seqlens" not in batch:
         keys = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds}
         return {**keys, "max_length_q": total, "max_length_k": total}
     longest = torch.tensor(total, dtype=torch.int32)
-    own = {"cu_seqlens": _cumulative([*lengths, *empty]), "cu_seqlens_padded": bounds}
+    own = {"cu_seqlens": _cumulative_sums([*lengths, *empty]), "cu_seqlens_padded": bounds}
     return {**own, "max_seqlen": longest}
 
 
-def _thd(rows: Rows, positions: Tensor) -> dict[str, Any]:
+def _lay_out_thd(rows: Rows, positions: Tensor) -> dict[str, Any]:
     row = rows[0]
     own, slots = _slots(row)
-    lengths = _cumulative(own)
+    lengths = _cumulative_sums(own)
     return {
         "cu_seqlens": lengths,
-        "cu_seqlens_padded": _cumulative(slots),
+        "cu_seqlens_padded": _cumulative_sums(slots),
         "max_seqlen": lengths.diff().max(),
         "padding_mask": _segment_numbers(row, padding=True)[None] == 0,
         "qkv_format": "thd",
@@ -192,11 +192,11 @@ def _thd(rows: Rows, positions: Tensor) -> dict[str, Any]:
 
 
 _LAYOUTS: dict[str, Callable[[Rows, Tensor], dict[str, Any]]] = {
-    "flash": _flash,
+    "flash": _lay_out_flash,
     "sdpa": lambda rows, positions: {},  # positions say it
-    "flex": _flex,
-    "indexed": _indexed,
-    "thd": _thd,
+    "flex": _lay_out_flex,
+    "indexed": _lay_out_indexed,
+    "thd": _lay_out_thd,
 }
 
 
@@ -224,7 +224,7 @@ def _segment_numbers(row: Sequence[Segment], *, padding: bool) -> Tensor:
     return torch.cat(numbers)
 
 
-def _cumulative(counts: Sequence[int]) -> Tensor:
+def _cumulative_sums(counts: Sequence[int]) -> Tensor:
     """0 and the sums of the first 1, 2, … counts, int32 [len(counts) + 1]."""
     return torch.tensor([0, *accumulate(counts)], dtype=torch.int32)
 
@@ -303,7 +303,7 @@ def shard_for_cp(batch: dict[str, Any], rank: int, size: int) -> dict[str, Any]:
             f"a sample takes {uneven[0]} tokens, which {2 * size} chunks do not divide: plan with"
             f" --align {2 * size}"
         )
-    kept = _kept(bounds, rank, size)
+    kept = _tokens_of_rank(bounds, rank, size)
     whole = batch
     if "labels" in batch and "shift_labels" not in batch:
         shifted = torch.nn.functional.pad(batch["labels"][..., 1:], (0, 1), value=IGNORE)
@@ -320,7 +320,7 @@ def shard_for_cp(batch: dict[str, Any], rank: int, size: int) -> dict[str, Any]:
     return part
 
 
-def _kept(bounds: Tensor, rank: int, size: int) -> Tensor:
+def _tokens_of_rank(bounds: Tensor, rank: int, size: int) -> Tensor:
     """Return the places of the tokens that a rank has, int64 [T / size]."""
     sizes = (bounds.diff() // (2 * size)).tolist()
     first = [

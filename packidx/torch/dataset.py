@@ -19,10 +19,10 @@ from packidx.errors import BadRecord, MismatchError, OptionError, PackidxError, 
 from packidx.format.index import IndexManifest
 from packidx.format.manifest import built_kinds
 from packidx.index import Index, PlannedPack, PlannedSample, open_index
-from packidx.index.described import short_name, untrained
+from packidx.index.described import describe_untrained, short_name
 from packidx.io import storage
 from packidx.records.fetch import Fetcher
-from packidx.torch.events import Events, Happened, event
+from packidx.torch.events import Events, Happened, make_event
 from packidx.torch.joining import IGNORE, rules_of
 from packidx.torch.packs import NOTHING, Pack, Segment
 from packidx.torch.pixels import PackBuffer
@@ -35,7 +35,7 @@ from packidx.torch.sample import (
     cut_piece,
     length_of,
     media_of,
-    normalise,
+    normalise_sample,
     up_to,
 )
 from packidx.user_code import Function, fingerprint_of, planned_transform
@@ -117,7 +117,7 @@ class PackedDataset(Dataset[Pack]):
         if hasattr(encode, "build_kinds"):
             encode.build_kinds(built_kinds(snapshot.lengths.encoder))
         self.events = Events()
-        for text in untrained(snapshot):
+        for text in describe_untrained(snapshot):
             _log.warning("%s: %s", where, text)
         self._sources: dict[str | None, int] = {
             source.name: number for number, source in enumerate(snapshot.sources)
@@ -159,11 +159,11 @@ class PackedDataset(Dataset[Pack]):
         images = [each for each in media if each["kind"] == "image"]
         patches = sum((each["t"] or 0) * (each["h"] or 0) * (each["w"] or 0) for each in images)
         happened, buffer, left = Happened(), PackBuffer(patches), self._room
-        ready = _prefetched(self._fetcher, planned.samples, epoch)
+        ready = _prefetch_records(self._fetcher, planned.samples, epoch)
         kept: list[PlannedSample] = []
         segments: list[Segment] = []
         for number, sample in enumerate(planned.samples):
-            tensors = self._read(sample, epoch, happened, buffer, ready.pop(number, None))
+            tensors = self._read_sample(sample, epoch, happened, buffer, ready.pop(number, None))
             if tensors is None:
                 continue
             slot = sample.padded_length or sample.length
@@ -174,7 +174,9 @@ class PackedDataset(Dataset[Pack]):
                         f"encoded to {length_of(tensors)} tokens but planned as {sample.length}: of"
                         f" the {self._room} of its pack {left} are left"
                     )
-                    happened.append(event("no_room", "left_out", sample, error, length_of(tensors)))
+                    happened.append(
+                        make_event("no_room", "left_out", sample, error, length_of(tensors))
+                    )
                     continue
                 left -= slot
             kept.append(sample)
@@ -198,7 +200,7 @@ class PackedDataset(Dataset[Pack]):
             pixel_table=getattr(self.encode, "pixel_table", None),
         )
 
-    def _read(
+    def _read_sample(
         self,
         sample: PlannedSample,
         epoch: int,
@@ -220,22 +222,22 @@ class PackedDataset(Dataset[Pack]):
         try:
             if record is None:
                 record = self._fetcher.read(sample, epoch)
-            encoded = normalise(self.encode(record, *given), self._rules)
-            return self._piece(encoded, sample)
+            encoded = normalise_sample(self.encode(record, *given), self._rules)
+            return self._cut_to_plan(encoded, sample)
         except Exception as error:
             is_other = isinstance(error, PlanMismatch)
             policy = self._on_mismatch if is_other else self._on_bad
             if policy == "error" or not _is_of_the_sample(error):
-                raise _located(error, sample, self.index) from error.__cause__
+                raise _add_location(error, sample, self.index) from error.__cause__
             length = None if encoded is None else length_of(encoded)
             # Guessed lengths are hardly ever right: a warning for each would say nothing.
             if policy != "fit" or self._is_exact:
                 kind, done = ("mismatch" if is_other else "unreadable"), "left_out"
                 done = "fitted" if policy == "fit" else done
-                happened.append(event(kind, done, sample, error, length))
+                happened.append(make_event(kind, done, sample, error, length))
             return encoded if policy == "fit" and length else None
 
-    def _piece(self, encoded: Sample, sample: PlannedSample) -> Sample:
+    def _cut_to_plan(self, encoded: Sample, sample: PlannedSample) -> Sample:
         """Return `encoded`, cut as planned, with exactly the planned length and media."""
         length, start = length_of(encoded), sample.token_start or 0
         # Pieces of long samples have the longest length but for the last of a split one.
@@ -278,7 +280,7 @@ class PackedDataset(Dataset[Pack]):
 
             grey = {"type": "image", "image": Image.new("RGB", (_SIDE, _SIDE), (127, 127, 127))}
             record = {"messages": [{"role": "user", "content": [grey]}]}
-        sample = normalise(self.encode(dict(record)), self._rules)
+        sample = normalise_sample(self.encode(dict(record)), self._rules)
         if not media_of(sample, self._rules):
             raise OptionError(
                 "encode returned no media for the dummy image: give dummy_image= a record of its"
@@ -364,7 +366,9 @@ def _is_of_the_sample(error: Exception) -> bool:
     return not isinstance(error, MemoryError | ImportError)
 
 
-def _prefetched(fetcher: Fetcher, samples: Sequence[PlannedSample], epoch: int) -> dict[int, Any]:
+def _prefetch_records(
+    fetcher: Fetcher, samples: Sequence[PlannedSample], epoch: int
+) -> dict[int, Any]:
     """Return the records of a pack that are in a store, by number: they are read side by side.
 
     A record that cannot be read is left out: it raises the error where it is read by itself.
@@ -388,7 +392,7 @@ def _prefetched(fetcher: Fetcher, samples: Sequence[PlannedSample], epoch: int) 
         return dict(zip(waiting, storage.overlapped(attempt, waiting), strict=True))
 
 
-def _located(error: Exception, sample: PlannedSample, index: Index) -> Exception:
+def _add_location(error: Exception, sample: PlannedSample, index: Index) -> Exception:
     """`error` with the pack and the sample in its notes, and in its text if it is ours."""
     where = f"pack {sample.pack_id}, sample {sample.sample_id} (key {sample.key!r})"
     located = error

@@ -26,7 +26,7 @@ _TEXT = 500  # characters of an error's text
 _log = logging.getLogger("packidx.torch")
 
 
-def event(
+def make_event(
     kind: str, done: str, sample: PlannedSample, error: BaseException, length: int | None = None
 ) -> dict[str, Any]:
     """One event as a plain dict, which goes into JSON and through a queue.
@@ -77,7 +77,7 @@ class Events:
         name = f"packidx-events-{uuid.uuid4().hex}.jsonl"
         self._path = os.path.join(tempfile.gettempdir(), name) if path is None else path
         if path is None:
-            weakref.finalize(self, _remove, self._path, os.getpid())
+            weakref.finalize(self, _remove_file, self._path, os.getpid())
         self._taken = 0  # bytes of the file that are counted
         self._written = 0
         self._counts: Counter[str] = Counter()
@@ -98,7 +98,7 @@ class Events:
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """The first events of every process (`event`), 1,000 at most."""
+        """The first events of every process (`make_event`), 1,000 at most."""
         self._take_in()
         return list(self._records)
 
@@ -151,7 +151,7 @@ class Events:
         return Events, (None if get_spawning_popen() is None else self._path,)
 
 
-def _remove(path: str, owner: int) -> None:
+def _remove_file(path: str, owner: int) -> None:
     if os.getpid() == owner:
         with contextlib.suppress(OSError):
             os.unlink(path)

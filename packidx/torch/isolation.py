@@ -15,7 +15,7 @@ from packidx.errors import MismatchError
 from packidx.torch.collate import collate as collate_packs
 from packidx.torch.dataset import PackedDataset
 from packidx.torch.packs import Pack
-from packidx.torch.prepare import unwrap
+from packidx.torch.prepare import unwrap_model
 from packidx.torch.sample import TYPES
 
 # Largest difference that rounding makes, as a share of the largest logit: measured 2e-6 in float32
@@ -76,17 +76,22 @@ def check_isolation(
     device = next(model.parameters()).device
     batch = dict(collate(pack) if collate is not None else collate_packs([pack], attention))
     worst = 0.0
-    with torch.no_grad(), _evaluating(model):
+    with torch.no_grad(), _evaluation_mode(model):
         compared = [
             torch.linspace(0, length - 1, min(length, _COMPARED)).round().long()
             for length in (sample.segments[0].length for sample in alone)
         ]
         starts = accumulate((segment.slot for segment in pack.segments), initial=0)
         tokens = [start + within for start, within in zip(starts, compared, strict=False)]
-        logits = _logits(model, batch, device, torch.cat(tokens))
+        logits = _compute_logits(model, batch, device, torch.cat(tokens))
         packed = torch.split(logits, [len(within) for within in compared])
         for at, sample in enumerate(alone):
-            own = _logits(model, _plain(sample, unwrap(model), attention), device, compared[at])
+            own = _compute_logits(
+                model,
+                _plain_arguments(sample, unwrap_model(model), attention),
+                device,
+                compared[at],
+            )
             largest = max(1.0, float(own.abs().max()))
             allowed = _TOLERANCE.get(own.dtype, 1e-3) if tolerance is None else tolerance
             differences = (packed[at].double() - own.double()).abs().amax(-1)
@@ -113,7 +118,7 @@ def _telling_pack(dataset: PackedDataset) -> Pack:
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def _evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Evaluation mode inside; every module's own mode again after."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
@@ -124,14 +129,14 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def _plain(sample: Pack, model: Any, attention: str) -> dict[str, Any]:
+def _plain_arguments(sample: Pack, model: Any, attention: str) -> dict[str, Any]:
     """One sample's arguments, as little of the pack in them as the model allows."""
     if attention in ("indexed", "thd"):
         return collate_packs([sample], attention)  # such models take nothing else
     batch = collate_packs([sample], "flash" if attention == "flash" else "sdpa")
     # Qwen-Omni makes mRoPE positions only where it gets a mask; flash drops one of ones.
     asks = hasattr(model, "get_rope_index")
-    if (attention != "flash" or asks) and _takes(model, "attention_mask"):
+    if (attention != "flash" or asks) and _takes_argument(model, "attention_mask"):
         # As processors return it. Without it Qwen3-VL of transformers 4.57 and 5.0 looks for
         # samples in the positions that it makes of images, and cuts this one there.
         batch["attention_mask"] = torch.ones_like(batch["input_ids"])
@@ -144,13 +149,13 @@ def _plain(sample: Pack, model: Any, attention: str) -> dict[str, Any]:
     return batch
 
 
-def _takes(model: Any, argument: str) -> bool:
+def _takes_argument(model: Any, argument: str) -> bool:
     """Return whether `model`, or the one inside an adapter such as PEFT's, takes an argument."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     return argument in inspect.signature(base.forward).parameters
 
 
-def _logits(
+def _compute_logits(
     model: nn.Module, batch: Mapping[str, Any], device: torch.device, tokens: Tensor
 ) -> Tensor:
     """[n, vocabulary] of a batch of one row at `tokens`, int64 [n].
@@ -163,7 +168,7 @@ def _logits(
         if key not in ("labels", "shift_labels")
     }
     tokens = tokens.to(device)
-    few = _takes(unwrap(model), "logits_to_keep")
+    few = _takes_argument(unwrap_model(model), "logits_to_keep")
     output = model(**inputs, logits_to_keep=tokens) if few else model(**inputs)
     logits: Tensor = getattr(output, "logits", output)
     logits = logits.reshape(-1, logits.shape[-1])

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from packidx.errors import MismatchError, OptionError
-from packidx.torch.pixels import adjacent, empty
+from packidx.torch.pixels import empty_tensor, join_adjacent
 
 IGNORE = -100  # label of positions that do not contribute to the loss, as in transformers
 
@@ -135,7 +135,7 @@ def rules_of(encode: object) -> dict[str, str]:
     return dict(rules)
 
 
-def fills(rules: Rules | None) -> dict[str, int]:
+def token_fills(rules: Rules | None) -> dict[str, int]:
     """Return what a sample has one number of for each token, positions apart, and its padding."""
     own = [key for key, rule in (rules or {}).items() if rule == "tokens"]
     return {"input_ids": 0, "labels": IGNORE, **dict.fromkeys(own, 0), **SEQUENCE_FILL}
@@ -177,12 +177,12 @@ def join_media(
         tensors = [part[key] for part in parts if key in part]
         rule = rule_of(key, tensors[0], keys, rules)
         if rule.startswith("index"):
-            tensors = _shifted(key, rule, parts)
-        joined[key] = _join(key, tensors, rule == "last", key in fillable)
+            tensors = _shift_indices(key, rule, parts)
+        joined[key] = _join_tensors(key, tensors, rule == "last", key in fillable)
     return joined
 
 
-def _shifted(key: str, rule: str, parts: Sequence[Mapping[str, Tensor]]) -> list[Tensor]:
+def _shift_indices(key: str, rule: str, parts: Sequence[Mapping[str, Tensor]]) -> list[Tensor]:
     """Each part's indices, counted through all parts' rows of the tensor that they index."""
     _, of, *dims = rule.split(":")
     seen, tensors = 0, []
@@ -199,8 +199,8 @@ def _shifted(key: str, rule: str, parts: Sequence[Mapping[str, Tensor]]) -> list
     return tensors
 
 
-def _join(key: str, tensors: Sequence[Tensor], is_last: bool, fillable: bool) -> Tensor:
-    if not is_last and (whole := adjacent(tensors)) is not None:
+def _join_tensors(key: str, tensors: Sequence[Tensor], is_last: bool, fillable: bool) -> Tensor:
+    if not is_last and (whole := join_adjacent(tensors)) is not None:
         return whole
     shapes = {tuple(tensor.shape[:-1] if is_last else tensor.shape[1:]) for tensor in tensors}
     if len(shapes) == 1 and is_last:
@@ -208,7 +208,7 @@ def _join(key: str, tensors: Sequence[Tensor], is_last: bool, fillable: bool) ->
     rows = sum(tensor.shape[0] for tensor in tensors)
     dtype = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
     if len(shapes) == 1:
-        return torch.cat(list(tensors), out=empty((rows, *shapes.pop()), dtype))
+        return torch.cat(list(tensors), out=empty_tensor((rows, *shapes.pop()), dtype))
     if is_last or not fillable or len({len(shape) for shape in shapes}) > 1:
         raise MismatchError(
             f"encode returned {key} with different shapes {sorted(shapes)}"
@@ -216,7 +216,7 @@ def _join(key: str, tensors: Sequence[Tensor], is_last: bool, fillable: bool) ->
             " must agree in it"
         )
     largest = [max(sizes) for sizes in zip(*shapes, strict=True)]
-    joined = empty((rows, *largest), dtype).zero_()
+    joined = empty_tensor((rows, *largest), dtype).zero_()
     at = 0
     for tensor in tensors:
         inside = tuple(slice(size) for size in tensor.shape[1:])

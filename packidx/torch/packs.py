@@ -14,8 +14,8 @@ from torch import Tensor
 
 from packidx.errors import MismatchError
 from packidx.torch.events import Happened
-from packidx.torch.joining import Rules, fills, is_integer, join_media
-from packidx.torch.pixels import TABLE, adjacent
+from packidx.torch.joining import Rules, is_integer, join_media, token_fills
+from packidx.torch.pixels import TABLE, join_adjacent
 from packidx.torch.sample import Sample, length_of, media_of
 
 _NONE = torch.zeros(0, dtype=torch.int64)
@@ -117,7 +117,7 @@ class Pack:
         - ``pack_id``, ``sample_ids``, ``source_ids``, and ``pixel_table`` where it says something
         """
         joined: dict[str, Any] = dict(join_segments([self.segments], self.rules))
-        for key in ("position_ids", *fills(self.rules)):
+        for key in ("position_ids", *token_fills(self.rules)):
             if key in joined:
                 joined[key] = joined[key].squeeze(-2)
         slots = [segment.slot for segment in self.segments]
@@ -140,9 +140,9 @@ class Pack:
             for key, value in each.tensors.items():
                 grouped.setdefault(_group_of(key, value), []).append(value)
             shapes.append([(key, _group_of(key, v), v.shape) for key, v in each.tensors.items()])
-        joined = {group: _flat(tensors) for group, tensors in grouped.items()}
+        joined = {group: _join_flat(tensors) for group, tensors in grouped.items()}
         others = [(each.slot, each.pad_token_id) for each in self.segments]
-        return _split, ({**vars(self), "segments": []}, joined, shapes, others)
+        return _split_tensor, ({**vars(self), "segments": []}, joined, shapes, others)
 
 
 Group = tuple[str, torch.dtype]
@@ -153,15 +153,15 @@ def _group_of(key: str, value: Tensor) -> Group:
     return "" if is_integer(value) else key, value.dtype
 
 
-def _flat(tensors: Sequence[Tensor]) -> Tensor:
-    whole = adjacent(tensors) if tensors[0].ndim else None
+def _join_flat(tensors: Sequence[Tensor]) -> Tensor:
+    whole = join_adjacent(tensors) if tensors[0].ndim else None
     # A tensor is pickled with all the memory that it is a part of.
     if whole is None or whole.nbytes * 2 < whole.untyped_storage().nbytes():
         return torch.cat([value.flatten() for value in tensors])
     return whole.flatten()
 
 
-def _split(
+def _split_tensor(
     fields: dict[str, Any],
     joined: dict[Group, Tensor],
     shapes: list[list[tuple[str, Group, torch.Size]]],
@@ -191,27 +191,31 @@ def join_segments(rows: Sequence[Sequence[Segment]], rules: Rules | None) -> dic
     segments = [segment for row in rows for segment in row]
     has_three = any(segment.tensors["position_ids"].ndim == 2 for segment in segments)
     batch = {}
-    for key, fill in fills(rules).items():
+    for key, fill in token_fills(rules).items():
         given = [segment.tensors[key] for segment in segments if key in segment.tensors]
         if given:
-            own = [torch.cat([_padded(each, key, fill, given[0]) for each in row]) for row in rows]
+            own = [
+                torch.cat([_pad_tensor(each, key, fill, given[0]) for each in row]) for row in rows
+            ]
             batch[key] = torch.stack(own)
-    positions = [torch.cat([_positions(each, has_three) for each in row], dim=-1) for row in rows]
+    positions = [
+        torch.cat([_pad_positions(each, has_three) for each in row], dim=-1) for row in rows
+    ]
     batch["position_ids"] = torch.stack(positions, dim=-2)
     return batch | join_media([media_of(segment.tensors, rules) for segment in segments], rules)
 
 
-def _padded(segment: Segment, key: str, fill: int, like: Tensor) -> Tensor:
+def _pad_tensor(segment: Segment, key: str, fill: int, like: Tensor) -> Tensor:
     """Return a per-token tensor of a segment, [slot], of the type of `like`; `fill` throughout
     where it has none."""
     fill = segment.pad_token_id if key == "input_ids" else fill
     if key not in segment.tensors:
         return like.new_full((segment.slot,), fill)
     value = segment.tensors[key]
-    return torch.cat([value, value.new_full((_missing(segment, key),), fill)])
+    return torch.cat([value, value.new_full((_padding_size(segment, key),), fill)])
 
 
-def _missing(segment: Segment, key: str) -> int:
+def _padding_size(segment: Segment, key: str) -> int:
     """Return how many tokens of padding a per-token tensor of a segment gets.
 
     Raises:
@@ -226,7 +230,7 @@ def _missing(segment: Segment, key: str) -> int:
     return segment.slot - length
 
 
-def _positions(segment: Segment, has_three: bool) -> Tensor:
+def _pad_positions(segment: Segment, has_three: bool) -> Tensor:
     """Return the positions of a segment, which go on through its padding, [slot] or [4, slot].
 
     Args:
@@ -236,7 +240,7 @@ def _positions(segment: Segment, has_three: bool) -> Tensor:
     own = segment.tensors["position_ids"]
     if own.ndim == 1:
         return count.expand(4, -1) if has_three else count
-    missing = _missing(segment, "position_ids")
+    missing = _padding_size(segment, "position_ids")
     begin = int(own.max()) + 1 if own.shape[1] else 0
     three = torch.cat([own, (begin + torch.arange(missing)).expand(3, -1)], dim=1)
     return torch.cat([count[None], three])

@@ -63,7 +63,7 @@ def normalise_pixels(
     return made
 
 
-def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+def empty_tensor(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """An uninitialised tensor: in a DataLoader's worker in shared memory, from which it is sent to
     the process that trains without a copy, as `default_collate` does.
 
@@ -97,14 +97,14 @@ class PackBuffer:
         """Return the next rows, or a tensor of its own where there is no room left for them."""
         room = self._room
         if room is None:
-            room = empty((max(self._planned, shape[0]), *shape[1:]), dtype)
+            room = empty_tensor((max(self._planned, shape[0]), *shape[1:]), dtype)
         if shape[0] > len(room) or (room.dtype, room.shape[1:]) != (dtype, shape[1:]):
-            return empty(shape, dtype)
+            return empty_tensor(shape, dtype)
         taken, self._room = room[: shape[0]], room[shape[0] :]
         return taken
 
 
-def adjacent(tensors: Sequence[Tensor]) -> Tensor | None:
+def join_adjacent(tensors: Sequence[Tensor]) -> Tensor | None:
     """Return tensors that lie one behind the other in memory as one, joined on dimension 0; None
     where they do not."""
     first = tensors[0]

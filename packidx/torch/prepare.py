@@ -50,7 +50,7 @@ def prepare_model(model: Model, *, attention: str | None = None) -> Model:
         MismatchError: its attention implementation or one of its layers lets samples see one
             another; the sentence says which, and what would not.
     """
-    inner = unwrap(model)
+    inner = unwrap_model(model)
     config = getattr(inner, "config", None)
     if config is None or not hasattr(config, "get_text_config"):
         raise OptionError(
@@ -65,38 +65,38 @@ def prepare_model(model: Model, *, attention: str | None = None) -> Model:
                 " another attn_implementation"
             )
         config.get_text_config()._attn_implementation = attention
-    _check(name, inner, config)
-    for each in _configs(config):
+    _check_model(name, inner, config)
+    for each in _nested_configs(config):
         if hasattr(each, "use_cache"):
             each.use_cache = False
     config.use_cache = False
-    for module, hook in _hooks(inner, config):
-        install(module, hook)
+    for module, hook in _find_hooks(inner, config):
+        install_hook(module, hook)
     if "pixel_values" in inspect.signature(inner.forward).parameters:
-        install(inner, normalised)
+        install_hook(inner, normalise_arguments)
     if not any(isinstance(hook, RouterPadding) for hook in inner._forward_pre_hooks.values()):
         RouterPadding().attach_to(inner)
     return model
 
 
-def unwrap(model: nn.Module) -> Any:
+def unwrap_model(model: nn.Module) -> Any:
     """The model inside DistributedDataParallel, torch.compile and the like."""
     for name in ("_orig_mod", "module"):
         inner = getattr(model, name, None)
         if isinstance(inner, nn.Module):
-            return unwrap(inner)
+            return unwrap_model(inner)
     return model
 
 
-def _configs(config: Any) -> Iterator[Any]:
+def _nested_configs(config: Any) -> Iterator[Any]:
     """`config` and those inside it."""
     yield config
     for each in list(vars(config).values()):
         if hasattr(each, "model_type") and hasattr(each, "to_dict"):
-            yield from _configs(each)
+            yield from _nested_configs(each)
 
 
-def _check(name: str, model: nn.Module, config: Any) -> None:
+def _check_model(name: str, model: nn.Module, config: Any) -> None:
     """Refuse what is known to let packed samples see one another; `check_isolation` measures."""
     text = config.get_text_config()
     implementation = getattr(text, "_attn_implementation", None)
@@ -169,12 +169,12 @@ def _layer_types(text: Any) -> set[str]:
     return set()
 
 
-def _hooks(model: nn.Module, config: Any) -> Iterator[tuple[nn.Module, Hook]]:
+def _find_hooks(model: nn.Module, config: Any) -> Iterator[tuple[nn.Module, Hook]]:
     """The modules that need a hook, and which."""
     text = config.get_text_config()
     kinds = _layer_types(text)
     windowed = bool(kinds & _WINDOWED) or (not kinds and getattr(text, "sliding_window", None))
-    visions = {type(getattr(each, "vision_config", None)) for each in _configs(config)}
+    visions = {type(getattr(each, "vision_config", None)) for each in _nested_configs(config)}
     towers: tuple[str, ...] = ()
     for name, module in model.named_modules():
         own: Any = getattr(module, "config", None)  # a tower's is a copy, in some releases
@@ -195,13 +195,13 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Hook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Arguments | None]
 
 
-def install(module: nn.Module, hook: Hook) -> None:
+def install_hook(module: nn.Module, hook: Hook) -> None:
     """Register `hook` before `module`'s forward, once however often it is asked for."""
     if hook not in module._forward_pre_hooks.values():
         module.register_forward_pre_hook(hook, with_kwargs=True)
 
 
-def normalised(
+def normalise_arguments(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Arguments | None:
     """Make floats of pixels that came as bytes, in the type of the model's parameters."""
@@ -288,24 +288,24 @@ def bidirectional_images(
     own: Any = module.config
     config = own.get_text_config()
     implementation = str(config._attn_implementation)
-    segments = _segments(positions.expand(types.shape[0], -1))
-    everywhere = Between(causal_within(segments).first, _ends(types == 1, segments))
+    segments = _segments_of_positions(positions.expand(types.shape[0], -1))
+    everywhere = Between(causal_within(segments).first, _last_seen(types == 1, segments))
     column = torch.arange(types.shape[1], device=types.device)
     oldest = column - config.sliding_window + 1  # that a sliding layer sees
     nearby = Between(everywhere.first.maximum(oldest), everywhere.last)
     dtype = next(module.parameters()).dtype
     rules = {"full_attention": everywhere, "sliding_attention": nearby}
-    masks = {kind: _mask(rule, implementation, dtype) for kind, rule in rules.items()}
+    masks = {kind: _make_mask(rule, implementation, dtype) for kind, rule in rules.items()}
     return args, {**kwargs, "attention_mask": masks}
 
 
-def _segments(positions: Tensor) -> Tensor:
+def _segments_of_positions(positions: Tensor) -> Tensor:
     """Number of each token's sample, int64 [B, T]: one begins where positions do not go on."""
     first = positions[:, :1] - 1
     return (positions.diff(prepend=first, dim=-1) != 1).cumsum(-1)
 
 
-def _ends(image: Tensor, segments: Tensor) -> Tensor:
+def _last_seen(image: Tensor, segments: Tensor) -> Tensor:
     """Column of the last token that each one sees, int64 [B, T]: its image's, or its own.
 
     Args:
@@ -318,7 +318,7 @@ def _ends(image: Tensor, segments: Tensor) -> Tensor:
     return ends.flip(-1).cummin(-1).values.flip(-1)
 
 
-def _mask(rule: Between, implementation: str, dtype: torch.dtype) -> Tensor | PackBlockMask:
+def _make_mask(rule: Between, implementation: str, dtype: torch.dtype) -> Tensor | PackBlockMask:
     """Return what an attention implementation takes: a BlockMask; or [B, 1, T, T], which for eager
     is 0 where a token is seen and the lowest number elsewhere, for others bool."""
     if implementation == "flex_attention":
@@ -436,8 +436,8 @@ def block_mask(rule: Between) -> PackBlockMask:
     seen = (ends >= some[0]) & (starts <= some[1])
     full = (starts >= every[0]) & (ends <= every[1]) & (ends < length)[:, None]
     mask: PackBlockMask = PackBlockMask.from_kv_blocks(
-        *_listed(seen & ~full),
-        *_listed(full),
+        *_list_tiles(seen & ~full),
+        *_list_tiles(full),
         BLOCK_SIZE=BLOCK,
         mask_mod=rule,
         seq_lengths=(length, length),
@@ -445,7 +445,7 @@ def block_mask(rule: Between) -> PackBlockMask:
     return mask
 
 
-def _listed(tiles: Tensor) -> tuple[Tensor, Tensor]:
+def _list_tiles(tiles: Tensor) -> tuple[Tensor, Tensor]:
     """bool [B, rows, columns] -> how many columns each row has and which, marked ones first."""
     tiles = tiles[:, None]  # one mask for all heads
     order = torch.argsort(tiles.to(torch.int8), dim=-1, descending=True, stable=True)

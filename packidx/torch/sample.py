@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from packidx.errors import MismatchError
-from packidx.torch.joining import IGNORE, Rules, fills, rule_of
+from packidx.torch.joining import IGNORE, Rules, rule_of, token_fills
 
 Sample = dict[str, Tensor]
 """The tensors of one sample: those that count its tokens, and those of its media."""
@@ -46,7 +46,7 @@ class PlanMismatch(MismatchError):
     """
 
 
-def normalise(encoded: Any, rules: Rules | None = None) -> Sample:
+def normalise_sample(encoded: Any, rules: Rules | None = None) -> Sample:
     """Return what `encode` gave (tensors, arrays or lists, [T] or [1, T]) as a sample.
 
     Args:
@@ -60,7 +60,7 @@ def normalise(encoded: Any, rules: Rules | None = None) -> Sample:
         raise MismatchError(
             f"encode returned {type(encoded).__name__}, not a dict of tensors with input_ids"
         )
-    values = {key: _tensor(key, value) for key, value in encoded.items() if value is not None}
+    values = {key: _to_tensor(key, value) for key, value in encoded.items() if value is not None}
     if "input_ids" not in values:
         raise MismatchError(
             f"encode returned the keys {', '.join(map(str, encoded)) or 'none'} but not input_ids"
@@ -75,8 +75,8 @@ def normalise(encoded: Any, rules: Rules | None = None) -> Sample:
     labels = labels.to(torch.int64, copy=True)  # a smaller type would not hold -100
     labels[:1] = IGNORE  # nothing in the sample predicts its first token
     sample = {"input_ids": ids, "labels": labels}
-    sample["position_ids"] = _positions(values.pop("position_ids", None), length)
-    for key in fills(rules):
+    sample["position_ids"] = _normalise_positions(values.pop("position_ids", None), length)
+    for key in token_fills(rules):
         if key in values:
             sample[key] = _per_token(key, values.pop(key), length)
     for key, value in values.items():
@@ -90,7 +90,7 @@ def normalise(encoded: Any, rules: Rules | None = None) -> Sample:
     return sample | values
 
 
-def _tensor(key: str, value: Any) -> Tensor:
+def _to_tensor(key: str, value: Any) -> Tensor:
     try:
         return torch.as_tensor(value).detach()
     except (TypeError, ValueError, RuntimeError) as error:
@@ -109,7 +109,7 @@ def _per_token(key: str, value: Tensor, length: int | None) -> Tensor:
     return value
 
 
-def _positions(positions: Tensor | None, length: int) -> Tensor:
+def _normalise_positions(positions: Tensor | None, length: int) -> Tensor:
     """The three mRoPE rows out of [3, t], [4, t] (row 0 is rebuilt), or [t] that counts from 0."""
     if positions is None:
         return torch.arange(length)
@@ -134,7 +134,7 @@ def length_of(sample: Sample) -> int:
 
 def media_of(sample: Sample, rules: Rules | None) -> Sample:
     """Return the tensors of a sample that do not count its tokens."""
-    own = {"position_ids", *fills(rules)}
+    own = {"position_ids", *token_fills(rules)}
     return {key: value for key, value in sample.items() if key not in own}
 
 

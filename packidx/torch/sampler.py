@@ -26,8 +26,8 @@ from packidx.index.order import (
     check_global_batch,
     check_rank,
     epoch_order,
-    integer,
     packs_per_step,
+    to_integer,
     whole_number,
 )
 from packidx.torch.dataset import Encode, PackedDataset
@@ -79,7 +79,7 @@ class PackSampler(Sampler[int]):
     ) -> None:
         super().__init__()
         self.index = open_index(index)
-        self.rank, self.world_size = integer("rank", rank), integer("world_size", world_size)
+        self.rank, self.world_size = to_integer("rank", rank), to_integer("world_size", world_size)
         check_rank(self.rank, self.world_size)
         name = f"{self.index.path}@{self.index.id[:12]}"
         if global_batch is None and (global_batch := packs_per_step(self.index.snapshot)) is None:
@@ -87,14 +87,14 @@ class PackSampler(Sampler[int]):
                 f"{name} is in random order and has no steps of its own: pass global_batch=N, the"
                 " packs of an optimizer step over all ranks and accumulation"
             )
-        self.global_batch = integer("global_batch", global_batch)
+        self.global_batch = to_integer("global_batch", global_batch)
         self.seed, self.epoch = whole_number("seed", seed), whole_number("epoch", epoch)
         check_global_batch(self.global_batch, self.world_size, self.index.num_packs, name)
         self._start = 0  # where the next iteration begins
         self._position = 0  # global cursor in packs
-        self._dealing = self._deal()
+        self._dealing = self._make_dealing()
 
-    def _deal(self) -> Dealing:
+    def _make_dealing(self) -> Dealing:
         return Dealing(epoch_order(self.index.snapshot, self.seed, self.epoch), self.global_batch)
 
     def __repr__(self) -> str:
@@ -141,7 +141,7 @@ class PackSampler(Sampler[int]):
         epoch = whole_number("epoch", epoch)
         if epoch != self.epoch:
             self.epoch = epoch
-            self._dealing = self._deal()
+            self._dealing = self._make_dealing()
             self._start = self._position = 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -149,16 +149,16 @@ class PackSampler(Sampler[int]):
 
         A DataLoader with workers draws ahead of training: use `state_at` there.
         """
-        return self._state(self._position)
+        return self._make_state(self._position)
 
     def state_at(self, step: int) -> dict[str, Any]:
         """The state once `step` optimizer steps of this epoch are done, 0 ≤ step ≤ num_steps."""
-        step = integer("step", step)
+        step = to_integer("step", step)
         if not 0 <= step <= self.num_steps:
             raise OptionError(f"step {step} is outside [0, {self.num_steps}], an epoch's steps")
-        return self._state(step * self.global_batch)
+        return self._make_state(step * self.global_batch)
 
-    def _state(self, position: int) -> dict[str, Any]:
+    def _make_state(self, position: int) -> dict[str, Any]:
         state = State(
             snapshot_id=self.index.id,
             seed=self.seed,
@@ -180,7 +180,7 @@ class PackSampler(Sampler[int]):
         """
         read = State.read(state)
         for name, advice in _MUST_AGREE.items():
-            mine, other = self._state(0)[name], getattr(read, name)
+            mine, other = self._make_state(0)[name], getattr(read, name)
             if mine != other:
                 raise MismatchError(f"the state has {name} {other}, this sampler {mine}: {advice}")
         read.check_position(self.index.num_packs)
@@ -196,7 +196,7 @@ class PackSampler(Sampler[int]):
 
     def packs_of_step(self, step: int) -> list[int]:
         """Pack ids of the global batch of optimizer step `step`, rank 0's first pack first."""
-        return [int(pack) for pack in self._dealing.packs_of_step(integer("step", step))]
+        return [int(pack) for pack in self._dealing.packs_of_step(to_integer("step", step))]
 
     def denominator(self, step: int, weight: str = "token") -> float | None:
         """Return what the loss of `step` is divided by, for a `LossWeights` of that name.
@@ -324,10 +324,10 @@ def check_ranks(dataset: PackedDataset, sampler: PackSampler) -> None:
         "rank": sampler.rank,
         "encoder": fingerprint_of(dataset.encode),
     }
-    agree(facts, fault)
+    check_agreement(facts, fault)
 
 
-def agree(facts: Mapping[str, Any], fault: str = "") -> None:
+def check_agreement(facts: Mapping[str, Any], fault: str = "") -> None:
     """Compare facts of all processes of a run, by one all_gather.
 
     Args:

@@ -182,7 +182,7 @@ class StepLog:
         if not rows:
             return
         try:
-            table = pa.Table.from_pylist(list(map(self._finished, rows)), STEP_LOG)
+            table = pa.Table.from_pylist(list(map(self._finish_step, rows)), STEP_LOG)
             name = part_name(self._session, self.sampler.rank, self._part)
             path = os.path.join(self.folder, name)
             with (
@@ -202,7 +202,7 @@ class StepLog:
         """Return a number above that of every session in the folder, whatever the clock says."""
         return max(time.time_ns(), last_session(self.folder) + 1)
 
-    def _finished(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _finish_step(self, row: dict[str, Any]) -> dict[str, Any]:
         packs = [self.sampler.index.stats(number) for number in sorted(row.pop("packs"))]
         sums = {name: [pack[name] for pack in packs] for name in _SUMS}
         norm = row["grad_norm"]

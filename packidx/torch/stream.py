@@ -30,7 +30,7 @@ from packidx.torch.dataset import Encode, PackedDataset
 from packidx.torch.events import Events
 from packidx.torch.loss import sum_over_ranks
 from packidx.torch.packs import Pack
-from packidx.torch.sampler import NAMES, agree
+from packidx.torch.sampler import NAMES, check_agreement
 from packidx.torch.stream_rows import StreamIndex
 from packidx.user_code import fingerprint_of
 
@@ -128,9 +128,9 @@ class StreamingPackedDataset(IterableDataset[Pack]):
         self._cursor = _Cursor(whole_number("epoch", epoch))
         self._opened: tuple[StreamIndex, PackedDataset] | None = None
         if lanes is not None:
-            self._open()
+            self._open_sources()
 
-    def _open(
+    def _open_sources(
         self, workers: int = 1, lanes: int | None = None
     ) -> tuple[StreamIndex, PackedDataset]:
         """Open the sources, once, and decide the number of lanes, if it is not decided yet.
@@ -157,12 +157,12 @@ class StreamingPackedDataset(IterableDataset[Pack]):
     @property
     def index(self) -> StreamIndex:
         """The records, read like an index."""
-        return self._open()[0]
+        return self._open_sources()[0]
 
     @property
     def events(self) -> Events:
         """Samples that were left out of packs (`PackedDataset.events`)."""
-        return self._open()[1].events
+        return self._open_sources()[1].events
 
     @property
     def epoch(self) -> int:
@@ -177,7 +177,7 @@ class StreamingPackedDataset(IterableDataset[Pack]):
     def __iter__(self) -> Iterator[Pack]:
         worker = get_worker_info()
         number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
-        index, packs = self._open(workers)
+        index, packs = self._open_sources(workers)
         epoch, start, states = self._cursor
         lanes: dict[int, Iterator[PlannedPack]] = {}
         first = start + (self.rank - start) % self.world_size
@@ -218,7 +218,7 @@ class StreamingPackedDataset(IterableDataset[Pack]):
                 is of one of several ranks.
         """
         _check_state(state)
-        index, _ = self._open(1, state["num_lanes"])
+        index, _ = self._open_sources(1, state["num_lanes"])
         for name, mine, advice in (
             ("recipe", index.recipe, "its records, options, seed, window or lanes are others"),
             ("encoder", fingerprint_of(self._encode), "give the encoder that it was saved with"),
@@ -236,14 +236,14 @@ class StreamingPackedDataset(IterableDataset[Pack]):
         self._cursor = _Cursor(state["epoch"], state["place"], lanes)
 
 
-def _signed(state: Mapping[str, Any]) -> dict[str, Any]:
+def _sign_state(state: Mapping[str, Any]) -> dict[str, Any]:
     content = {name: value for name, value in state.items() if name != "digest"}
     return {**content, "digest": digest(canonical_json(content))}
 
 
 def _check_state(state: Mapping[str, Any]) -> None:
     """Raise a FormatError if `state` is none of a stream, or was changed since it was saved."""
-    if state.get("version") != _VERSION or _signed(state) != state:
+    if state.get("version") != _VERSION or _sign_state(state) != state:
         raise FormatError(
             "this is not a state of a stream, or it was changed: give what StreamLoader.state_dict"
             " or merge_states returned"
@@ -271,7 +271,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     for state in own:
         for number, lane in state["lanes"].items():
             lanes[number] = max(lanes.get(number, [0, 0]), lane)
-    return _signed({**own[0], "lanes": lanes})
+    return _sign_state({**own[0], "lanes": lanes})
 
 
 def _with_states(
@@ -321,12 +321,12 @@ class StreamLoader(DataLoader[Any]):
 
     def __iter__(self) -> Any:
         stream = self.stream
-        index, _ = stream._open(self.num_workers)
+        index, _ = stream._open_sources(self.num_workers)
         epoch, place, states = self._cursor = stream._cursor
         self._ended, self._rows, lanes = False, [], dict(states)
-        self._agree(index)
+        self._begin_epoch(index)
         batches = super().__iter__()
-        while (given := self._next(batches, place)) is not None:
+        while (given := self._next_batch(batches, place)) is not None:
             batch, kept = given
             place += stream.world_size * stream.micro_batch
             for pack in kept:
@@ -340,7 +340,7 @@ class StreamLoader(DataLoader[Any]):
         if stream.epoch == epoch:
             stream._cursor = _Cursor(epoch)
 
-    def _agree(self, index: StreamIndex) -> None:
+    def _begin_epoch(self, index: StreamIndex) -> None:
         """Begin the log, and compare with all other ranks what is about to be read.
 
         Raises:
@@ -355,9 +355,11 @@ class StreamLoader(DataLoader[Any]):
             fault = str(error)
         facts = {"recipe": index.recipe, "epoch": epoch, "position": place}
         facts |= {name: getattr(stream, name) for name in ("micro_batch", "world_size", "rank")}
-        agree({**facts, "encoder": fingerprint_of(stream._encode)}, fault)
+        check_agreement({**facts, "encoder": fingerprint_of(stream._encode)}, fault)
 
-    def _next(self, batches: Iterator[Any], place: int) -> tuple[Any, list[dict[str, Any]]] | None:
+    def _next_batch(
+        self, batches: Iterator[Any], place: int
+    ) -> tuple[Any, list[dict[str, Any]]] | None:
         """Return the next batch if every rank has one: the order ends at the first place whose lane
         has ended."""
         stream = self.stream
@@ -376,8 +378,8 @@ class StreamLoader(DataLoader[Any]):
         if cursor is None or (self._ended and cursor.epoch != stream.epoch):
             cursor = stream._cursor
         self._write_log()
-        index, _ = stream._open(self.num_workers)
-        return _signed(
+        index, _ = stream._open_sources(self.num_workers)
+        return _sign_state(
             {
                 "version": _VERSION,
                 "recipe": index.recipe,

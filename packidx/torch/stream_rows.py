@@ -31,8 +31,8 @@ from packidx.plan.resolved import with_defaults
 from packidx.plan.select.mixture import SourceTotals, copies_of, weights_of
 from packidx.records.fetch import Fetcher
 from packidx.torch.dataset import Encode
-from packidx.torch.events import Happened, event
-from packidx.torch.sample import length_of, normalise
+from packidx.torch.events import Happened, make_event
+from packidx.torch.sample import length_of, normalise_sample
 
 _LOCATED = ("sample_id", "source", "key", "shard", "row", "offset", "nbytes")
 _COUNTED = ("length", "label_tokens", "num_images", "vision_patches", "media", "status")
@@ -83,9 +83,9 @@ class StreamIndex(Index):
         self.is_counted = manifest is not None
         self._bad: dict[int, BadRecord] = {}
         if manifest is None:
-            self._rows, stated = _scanned(names, self._bad)
+            self._rows, stated = _scan_files(names, self._bad)
         else:
-            self._rows, stated = _counted(self.path, manifest, table.files)
+            self._rows, stated = _read_lengths(self.path, manifest, table.files)
         weakest = max(stated["lengths"].methods, key=METHODS.index, default="exact")
         own = with_defaults(asked, weakest)
         if not self.is_counted and (own.max_images or own.max_vision_patches):
@@ -95,7 +95,7 @@ class StreamIndex(Index):
             )
         self._capped: dict[str, Int64s] = {}
         self.lengths = self._usable_lengths(own) if self.is_counted else None
-        weights, self._copies = self._mixed(stated, own.seed)
+        weights, self._copies = self._draw_copies(stated, own.seed)
         own = replace(own, weights=weights, window_samples=self.window_size, schedule="random")
         self.recipe = digest(canonical_json([stated["lengths"].fingerprint, own.to_json()]))
         self.id = self.recipe[:32]
@@ -147,7 +147,7 @@ class StreamIndex(Index):
         lengths[np.logical_or.reduce(list(out.values()))] = 0
         return lengths
 
-    def _mixed(self, stated: Mapping[str, Any], seed: int) -> tuple[dict[str, str], Int64s]:
+    def _draw_copies(self, stated: Mapping[str, Any], seed: int) -> tuple[dict[str, str], Int64s]:
         """Return how often samples of each source come, of those that do not come once, and how
         often each record comes in an epoch, int64 [n]."""
         if not self.is_counted and any(text.endswith("%") for text in self.asked.mix):
@@ -189,20 +189,22 @@ class StreamIndex(Index):
         counted: list[int] = []
         for number in range(window, order.num_windows):
             come, later = order.window(lane, number), order.window(lane, number + 1)
-            self._count(come, epoch, counted, len(come.row))
+            self._count_records(come, epoch, counted, len(come.row))
             tokens = np.array(counted, np.int64)
             if self.lengths is not None:
                 tokens = self.lengths[come.row]
-            packs = self._pack(come, tokens, order.key(lane, number))
+            packs = self._pack_records(come, tokens, order.key(lane, number))
             counted = []
             for done, records in enumerate(packs[given:], given + 1):
                 # A pack's share of the next window, so that no place waits for a whole one.
-                self._count(later, epoch, counted, -(-self.window_size // len(packs)))
-                yield self._planned(place, records, {"epoch": epoch, "lane": (lane, number, done)})
+                self._count_records(later, epoch, counted, -(-self.window_size // len(packs)))
+                yield self._make_pack(
+                    place, records, {"epoch": epoch, "lane": (lane, number, done)}
+                )
                 place += self.lanes
             given = 0
 
-    def _pack(self, come: Copies, tokens: Int64s, key: int) -> list[Int64s]:
+    def _pack_records(self, come: Copies, tokens: Int64s, key: int) -> list[Int64s]:
         """Return row, copy and tokens of the records of each pack of a window, int64 [n, 3]."""
         options = self.snapshot.options
         records = np.stack([come.row, come.copy, tokens], 1)[tokens > 0]
@@ -214,32 +216,32 @@ class StreamIndex(Index):
         problem = Problem(options.padded(records[:, 2]), options.planned_capacity, caps)
         return [records[pack] for pack in pack_window(problem, options.strategy, key)]
 
-    def _planned(self, place: int, records: Int64s, stats: dict[str, Any]) -> PlannedPack:
+    def _make_pack(self, place: int, records: Int64s, stats: dict[str, Any]) -> PlannedPack:
         options, samples, start = self.snapshot.options, [], 0
         for position, record in enumerate(records.tolist()):
             taken = options.padded(record[2])
             placed = {"pack_id": place, "position": position, "start": start}
-            samples.append(self._sample(*record, **placed, padded_length=taken))
+            samples.append(self._make_sample(*record, **placed, padded_length=taken))
             start += taken
         padded = -(-start // options.pad_pack_to) * options.pad_pack_to
         return PlannedPack(place, {**stats, "padded_length": padded}, samples)
 
-    def _sample(self, row: int, copy: int, length: int, **placed: int) -> PlannedSample:
+    def _make_sample(self, row: int, copy: int, length: int, **placed: int) -> PlannedSample:
         names = [name for name in self._rows.column_names if name in PlannedSample._fields]
         values: dict[str, Any] = {name: self._rows[name][row].as_py() for name in names}
         values |= {"copy": copy, "length": length, **placed}
         return PlannedSample(**{**dict.fromkeys(_UNPLACED, 0), "label_tokens": None, **values})
 
-    def _count(self, come: Copies, epoch: int, counted: list[int], most: int) -> None:
+    def _count_records(self, come: Copies, epoch: int, counted: list[int], most: int) -> None:
         """Count at most so many more records of a window, behind those that are `counted`."""
         if self.lengths is None:
             more = slice(len(counted), len(counted) + most)
             for row, copy in zip(come.row[more].tolist(), come.copy[more].tolist(), strict=True):
-                counted.append(self._length(row, copy, epoch))
+                counted.append(self._count_tokens(row, copy, epoch))
 
-    def _length(self, row: int, copy: int, epoch: int) -> int:
+    def _count_tokens(self, row: int, copy: int, epoch: int) -> int:
         """Read a record and return its tokens; 0 if it is in no pack."""
-        options, sample = self.snapshot.options, self._sample(row, copy, 0)
+        options, sample = self.snapshot.options, self._make_sample(row, copy, 0)
         try:
             if row in self._bad:
                 raise self._bad[row]
@@ -248,13 +250,13 @@ class StreamIndex(Index):
             if callable(count):
                 length = int(count(record))
             else:
-                length = length_of(normalise(self._encode(record)))
+                length = length_of(normalise_sample(self._encode(record)))
             if not 0 < options.padded(length) <= options.longest:
                 raise BadRecord("too_long", f"{length} tokens, and a pack holds {options.longest}")
         except (BadRecord, SourceError) as error:
             is_long = isinstance(error, BadRecord) and error.reason == "too_long"
             kind = "too_long" if is_long else "unreadable"
-            happened = event(kind, "left_out", sample, error)
+            happened = make_event(kind, "left_out", sample, error)
             self.happened.append({**happened, "pack": None, "position": None})
             return 0
         return length
@@ -263,7 +265,7 @@ class StreamIndex(Index):
 _UNPLACED = ("pack_id", "position", "piece", "token_start", "start", "padded_length")
 
 
-def _counted(
+def _read_lengths(
     path: str, manifest: LengthsManifest, files: Sequence[StoredFile]
 ) -> tuple[pa.Table, dict[str, Any]]:
     """Return the rows of a lengths table by `sample_id`, and what a manifest says of it."""
@@ -289,7 +291,7 @@ def _counted(
     return rows, {"lengths": lengths, "sources": tuple(sources), "shards": shards}
 
 
-def _scanned(names: Sequence[str], bad: dict[int, BadRecord]) -> tuple[pa.Table, dict[str, Any]]:
+def _scan_files(names: Sequence[str], bad: dict[int, BadRecord]) -> tuple[pa.Table, dict[str, Any]]:
     """Return where the records of files lie, and what a manifest says of these.
 
     Args:

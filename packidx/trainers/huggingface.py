@@ -102,7 +102,7 @@ class PackedTrainer(TrainsOnPacks):
     ) -> None:
         if "data_collator" in options:
             raise OptionError("data_collator is packidx.torch.collate here: give attention= to it")
-        _check(args, train_dataset)
+        _check_arguments(args, train_dataset)
         collator = partial(collate, attention=attention, sample_table=log is not None)
         super().__init__(
             model, args, data_collator=collator, train_dataset=train_dataset, **options
@@ -231,7 +231,7 @@ class _Order(Sampler[int]):
         return iter(self.epoch(self._trainer.state.global_step // self._sampler.num_steps))
 
 
-def _check(args: TrainingArguments, dataset: Any) -> None:
+def _check_arguments(args: TrainingArguments, dataset: Any) -> None:
     if not isinstance(dataset, PackedDataset):
         raise OptionError(
             f"train_dataset is {type(dataset).__name__}, not a PackedDataset: a plain Trainer with"

@@ -53,13 +53,13 @@ class PackedDataLoader(ParallelAwareDataloader):
             dp_world_size=dp_world_size,
             batch_size=local_batch_size,
             sampler=StatefulDistributedSampler(packs, dp_world_size, dp_rank, shuffle=False),
-            collate_fn=_collate,
+            collate_fn=_collate_packs,
             snapshot_every_n_steps=snapshot_every_n_steps,
             **{name: getattr(config, name) for name in names},
         )
 
 
-def _collate(packs: Sequence[Pack]) -> tuple[dict[str, Tensor], Tensor]:
+def _collate_packs(packs: Sequence[Pack]) -> tuple[dict[str, Tensor], Tensor]:
     for pack in packs:
         if any(media_of(sample, pack.rules) for sample in pack.samples):
             raise MismatchError(f"pack {pack.pack_id} has media: this loader is for text alone")

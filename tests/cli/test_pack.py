@@ -174,7 +174,7 @@ def test_a_plan_that_is_not_as_it_should_be_is_no_finished_one(
 
     recipe(folder, processors)
     check = Check("samples", False, "sample 3 has 5 tokens, planned were 4")
-    monkeypatch.setattr(verify, "verify", lambda *args, **options: iter([check]))
+    monkeypatch.setattr(verify, "verify_index", lambda *args, **options: iter([check]))
     assert main(["pack", "recipe.yaml", "--quiet", "--workers", "1"]) == 3
     assert "sample 3 has 5 tokens" in capsys.readouterr().err
     assert not Path("packs/pack.json").exists()

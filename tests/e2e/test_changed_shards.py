@@ -19,7 +19,7 @@ from packidx.estimate import estimate_lengths
 from packidx.export.energon import export_energon
 from packidx.export.wds import export_wds
 from packidx.index import Index
-from packidx.inspect.verify import verify
+from packidx.inspect.verify import verify_index
 from packidx.torch import PackedDataset
 
 
@@ -58,9 +58,9 @@ def test_a_copy_is_read_and_other_bytes_are_proved(tmp_path: Path) -> None:
     other_bytes(path, lines(WORDS))
     dataset = PackedDataset(index, encode)
     assert sum(len(dataset[number].samples) for number in range(len(dataset))) == len(WORDS)
-    assert dataset.events.counts == {} and all(check.ok for check in verify(index))
+    assert dataset.events.counts == {} and all(check.ok for check in verify_index(index))
     other_bytes(path, lines(OTHER))
-    checks = {check.name: check for check in verify(index)}
+    checks = {check.name: check for check in verify_index(index)}
     assert not checks["shards"].ok and "when it was counted" in checks["shards"].detail
     path.write_bytes(lines(WORDS[1:]))
     with pytest.raises(ChangedSource, match="when it was planned"):

@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
-from packidx.inspect.verify import verify
+from packidx.inspect.verify import verify_index
 from packidx.torch import PackedDataset
 
 NUM_COMPARED = 300
@@ -145,6 +145,6 @@ def test_packs_materialise_as_planned(
         if stats["vision_patches"]:
             assert pack["pixel_values"].shape[0] == stats["vision_patches"]
             assert pack["image_grid_thw"].shape == (stats["num_images"], 3)
-    checks = list(verify(index, encoder=ProcessorEncoder(folder), num_sampled=30))
+    checks = list(verify_index(index, encoder=ProcessorEncoder(folder), num_sampled=30))
     assert [check for check in checks if not check.ok] == []
     assert {"shards", "encoder", "samples"} <= {check.name for check in checks}

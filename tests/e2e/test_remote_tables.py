@@ -28,7 +28,7 @@ from packidx.errors import FormatError, NotFoundInIndex
 from packidx.estimate.summary import first_rejected
 from packidx.format.index import manifest_path
 from packidx.index import Index, snapshot_ids
-from packidx.inspect.verify import files_check, verify
+from packidx.inspect.verify import files_check, verify_index
 from packidx.io import storage
 from packidx.io.cache import local_copies
 from packidx.lengths.table import read_lengths
@@ -149,8 +149,8 @@ def test_both_ends_in_the_bucket_give_the_local_bytes(
             assert plan_packs(lengths, output, **OPTIONS).existed
     stored = open_index(f"{url}/index/")
     assert stored.id == local.id and packs(stored) == packs(local)
-    assert [one.ok for one in verify(stored)] == [one.ok for one in verify(local)]
-    assert all(one.ok for one in verify(stored))
+    assert [one.ok for one in verify_index(stored)] == [one.ok for one in verify_index(local)]
+    assert all(one.ok for one in verify_index(stored))
     assert stored.manifest["lengths"]["uri"] == f"{url}/lengths"
     assert b"loopback" not in storage.read(manifest_path(stored.path, stored.id))  # no credentials
     paths = local_copies(stored.files("packs"))
@@ -265,7 +265,7 @@ def test_a_killed_plan_leaves_the_old_snapshot_or_the_new(tmp_path: Path, url: s
     assert 4 < len(seen) < 20 and set(seen[:-1]) == {old} and seen[-1] == new
     assert snapshot_ids(url) == sorted([old, new])
     assert plan_packs(lengths, url, capacity=512).existed
-    assert all(one.ok for one in verify(open_index(url)))
+    assert all(one.ok for one in verify_index(open_index(url)))
 
 
 @pytest.mark.usefixtures("small_tasks")

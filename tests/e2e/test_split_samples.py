@@ -19,7 +19,7 @@ from processors import FEW_RANKS, qwen_folders
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
 from packidx.index import Index
-from packidx.inspect.verify import verify
+from packidx.inspect.verify import verify_index
 from packidx.torch import PackedDataset, PackSampler
 
 WORDS = "the of and a pack holds tokens that were counted before they are read".split()  # noqa: SIM905
@@ -111,7 +111,7 @@ def test_what_is_read_is_what_was_planned(
     lengths = counted(data, folders[name], tmp_path)
     plan_packs(lengths, tmp_path / "i", capacity=CAPACITY, on_long=on_long)
     index, encode = open_index(tmp_path / "i"), ProcessorEncoder(folders[name])
-    checks = list(verify(index, encoder=encode, num_sampled=40))
+    checks = list(verify_index(index, encoder=encode, num_sampled=40))
     assert [check for check in checks if not check.ok] == []
     found = read_all(index, encode)
     dropped = {row["sample_id"]: row["reason"] for row in index.dropped().to_pylist()}

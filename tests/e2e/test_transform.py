@@ -181,7 +181,7 @@ def test_the_epoch_of_a_pack_and_the_copy_of_a_sample_count(
     monkeypatch.setattr(Transform, "apply", apply)
     dataset = PackedDataset(index, lambda record: {"input_ids": [1]}, transform=module.both)
     sample = index.pack(0).samples[0]
-    dataset._read(sample._replace(length=1, padded_length=1, copy=2), 7, [], PackBuffer(0))
+    dataset._read_sample(sample._replace(length=1, padded_length=1, copy=2), 7, [], PackBuffer(0))
     assert asked == [(7, sample.sample_id, 2)]
 
 

@@ -23,7 +23,7 @@ from packidx import open_index, plan_packs
 from packidx.encode import ProcessorEncoder
 from packidx.estimate import LengthsSummary, estimate_lengths, tasks
 from packidx.estimate.api import Reused
-from packidx.inspect.verify import verify
+from packidx.inspect.verify import verify_index
 from packidx.records import shards
 from packidx.records.containers import lines
 from packidx.software import software
@@ -314,7 +314,7 @@ def test_media_that_changed_are_found_by_verify(
     def failed() -> list[str]:
         plan_packs(corpus.out, tmp_path / "index", capacity=2000)
         encoder = ProcessorEncoder(folder)
-        checks = verify(open_index(tmp_path / "index"), encoder=encoder, num_sampled=99)
+        checks = verify_index(open_index(tmp_path / "index"), encoder=encoder, num_sampled=99)
         return [check.name for check in checks if not check.ok]
 
     Image.new("RGB", (56, 56)).save(image)

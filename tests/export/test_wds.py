@@ -30,7 +30,7 @@ from webdataset import tariterators
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import ChangedSource, OptionError, PackidxError, SourceError
 from packidx.export import wds as api
-from packidx.export.packed_record import extension, messages_of, pairs_of
+from packidx.export.packed_record import media_extension, messages_of, pairs_of
 from packidx.export.wds import export_wds
 from packidx.index import Index
 from packidx.io import storage
@@ -77,12 +77,12 @@ def test_no_turn_is_lost(case: str) -> None:
 
 def test_an_extension_is_the_content_s(tmp_path: Path) -> None:
     for kind in ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"):
-        assert extension(picture(1, kind), "x.mp4") == {"JPEG": "jpg"}.get(kind, kind.lower())
+        assert media_extension(picture(1, kind), "x.mp4") == {"JPEG": "jpg"}.get(kind, kind.lower())
     for name in ("x.mp4", "x.mkv", "x.webm", "x.avi", "x.ts"):
         codec = "libvpx" if name == "x.webm" else "mpeg4"
         data = write_clip(tmp_path / name, frames=3, codec=codec, fps="25").read_bytes()
-        assert extension(data) == ("bin" if name == "x.ts" else name[2:])
-        assert extension(data, name.upper()) == name[2:]
+        assert media_extension(data) == ("bin" if name == "x.ts" else name[2:])
+        assert media_extension(data, name.upper()) == name[2:]
 
 
 def talk(number: int, images: int = 1) -> list[dict[str, str]]:

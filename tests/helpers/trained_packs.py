@@ -19,7 +19,7 @@ from tiny_models import fresh
 from torch_packs import SyntheticEncode
 
 from packidx.index import Index, open_index
-from packidx.inspect.sql import asked, connect, rows_of
+from packidx.inspect.sql import open_database, open_target, rows_of
 from packidx.plan import plan_packs
 from packidx.torch import Pack, PackedDataset, PackSampler, collate
 from packidx.torch.loss import LossWeights, packed_loss, seen_denominator
@@ -102,8 +102,8 @@ def one_loop(dataset: PackedDataset, name: str) -> tuple[dict[str, torch.Tensor]
 
 def rows(index: Index, log: Path | str, query: str) -> list[dict[str, Any]]:
     """Return the answer to a query about an index and the log of a run."""
-    question = asked(f"{index.path}@{index.id}", {}, str(log))
-    with connect(question.views(query)) as connection:
+    question = open_target(f"{index.path}@{index.id}", {}, str(log))
+    with open_database(question.views(query)) as connection:
         return rows_of(connection, query)
 
 

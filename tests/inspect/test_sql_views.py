@@ -20,7 +20,7 @@ from packidx.errors import FormatError, NotFoundInIndex, SourceError
 from packidx.format.step_log import STEP_LOG, part_name
 from packidx.index import Index
 from packidx.index.frames import STEPS
-from packidx.inspect.sql import asked
+from packidx.inspect.sql import open_target
 from packidx.torch import PackSampler
 
 PLANS: dict[str, dict[str, Any]] = {
@@ -196,9 +196,9 @@ def test_a_log_of_something_else_is_refused(logged: tuple[Index, Path], tmp_path
     index, log = logged
     plan_packs(Path(index.path).parent / "lengths.parquet", tmp_path / "other", capacity=512)
     with pytest.raises(SourceError, match=f"it is of @{index.id[:12]}, ask that"):
-        asked(str(tmp_path / "other"), {}, str(log))
+        open_target(str(tmp_path / "other"), {}, str(log))
     with pytest.raises(NotFoundInIndex):
-        asked(str(Path(index.path).parent / "lengths.parquet"), {}, str(log))
+        open_target(str(Path(index.path).parent / "lengths.parquet"), {}, str(log))
     (tmp_path / part_name(1, 0, 0)).write_bytes(b"PAR1")
     with pytest.raises(FormatError, match="is damaged, or not part of a log"):
-        asked(index.path, {}, str(tmp_path))
+        open_target(index.path, {}, str(tmp_path))

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from small_packs import make_index, record
 
 from packidx.index import Index, open_index
-from packidx.inspect.verdict import verdict
+from packidx.inspect.verdict import plan_verdict
 from packidx.plan import plan_packs
 
 TEXT = [[40 + 3 * (number % 17)] for number in range(600)]
@@ -43,7 +43,7 @@ def test_samples_longer_than_a_pack(tmp_path: Path) -> None:
     index = make_index(tmp_path, given, capacity=256)
     lost = sql(index, "SELECT sum(length) FROM dropped WHERE reason = 'too_long'")
     every = lost + sql(index, "SELECT sum(length) FROM samples")
-    assert verdict(index)[0] == (
+    assert plan_verdict(index)[0] == (
         f"{100 * lost / every:.1f} % of the tokens to be packed are in no pack: 5 samples are "
         "longer than a pack (4 of long, 1 of text), the longest is key-43 with 700 tokens; 2 have "
         "media or may have some: a larger `--capacity` keeps them, and so do smaller media "
@@ -53,7 +53,7 @@ def test_samples_longer_than_a_pack(tmp_path: Path) -> None:
     (tmp_path / "media").mkdir()
     media = sources(("text", TEXT), ("long", long[1::2]))
     index = make_index(tmp_path / "media", media, capacity=256)
-    (said,) = (sentence for sentence in verdict(index) if "longer than a pack" in sentence)
+    (said,) = (sentence for sentence in plan_verdict(index) if "longer than a pack" in sentence)
     assert "2 have media" in said and "split" not in said
 
 
@@ -64,7 +64,7 @@ def test_rejected_records_by_reason_and_sources_that_vanished(tmp_path: Path) ->
         "status": ["ok"] * 90 + ["rejected"] * 10,
         "reason": [None] * 90 + ["missing_media"] * 10,
     }
-    said = verdict(planned(tmp_path, rows, capacity=200))
+    said = plan_verdict(planned(tmp_path, rows, capacity=200))
     assert said[0] == "10 of 100 records are rejected, 10.0 %"
     assert (
         "no sample of source b is in a pack: all its 10 samples are dropped (10 rejected)" in said
@@ -73,14 +73,14 @@ def test_rejected_records_by_reason_and_sources_that_vanished(tmp_path: Path) ->
 
 def test_a_source_left_out_by_choice_is_not_mourned(tmp_path: Path) -> None:
     rows = {"length": [100] * 20, "source": ["a"] * 10 + ["b"] * 10}
-    said = verdict(planned(tmp_path, rows, capacity=200, mix=("b=0",)))
+    said = plan_verdict(planned(tmp_path, rows, capacity=200, mix=("b=0",)))
     assert not any("source b" in line for line in said)
 
 
 def test_packs_of_equals_are_told(tmp_path: Path) -> None:
     rows = {"length": [10] * 900 + [45] * 900}
     index = planned(tmp_path, rows, capacity=90, strategy="bfd")
-    assert verdict(index)[0].startswith(
+    assert plan_verdict(index)[0].startswith(
         "packs are not mixed: each holds samples of similar lengths"
     )
 
@@ -89,8 +89,11 @@ def test_caps_that_leave_packs_empty_are_named(tmp_path: Path) -> None:
     index = planned(tmp_path, {"length": [10] * 100}, capacity=100, max_samples=4)
     share = 100 * sql(index, "SELECT avg((num_samples = 4)::INT) FROM packs")
     fill = 100 * sql(index, "SELECT avg(length) / 100 FROM packs")
-    assert f"packs are {fill:.1f} % full" in verdict(index)[0]
-    assert f"{share:.0f} % of the packs have all 4 that `--max-samples` allows" in verdict(index)[0]
+    assert f"packs are {fill:.1f} % full" in plan_verdict(index)[0]
+    assert (
+        f"{share:.0f} % of the packs have all 4 that `--max-samples` allows"
+        in plan_verdict(index)[0]
+    )
 
 
 def test_what_trains_nothing_is_told(tmp_path: Path) -> None:
@@ -99,7 +102,7 @@ def test_what_trains_nothing_is_told(tmp_path: Path) -> None:
         "source": ["a"] * 20 + ["b"] * 20,
         "label_tokens": [20] * 20 + [0] * 20,
     }
-    said = verdict(planned(tmp_path, rows, capacity=100))
+    said = plan_verdict(planned(tmp_path, rows, capacity=100))
     assert "source b has no label token in any of its 20 samples" in said[0]
 
 
@@ -112,8 +115,8 @@ def test_packs_without_media(tmp_path: Path) -> None:
         options = {"capacity": 512, "group_by": "source", "reserve": reserve}
         index = make_index(folder, given, **options)
         none = sql(index, "SELECT count(*) FROM packs WHERE num_images = 0")
-        (said,) = [sentence for sentence in verdict(index) if "no image" in sentence]
+        (said,) = [sentence for sentence in plan_verdict(index) if "no image" in sentence]
         assert said.startswith(f"{none:,} of {index.num_packs:,} packs") and said.endswith(cure)
     (tmp_path / "text").mkdir()
     alone = make_index(tmp_path / "text", sources(("text", TEXT)), capacity=512)
-    assert not [sentence for sentence in verdict(alone) if "no image" in sentence]
+    assert not [sentence for sentence in plan_verdict(alone) if "no image" in sentence]

@@ -19,7 +19,7 @@ from packidx_cli.main import main
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.index import Index
-from packidx.inspect.verify import verify
+from packidx.inspect.verify import verify_index
 
 
 def encode(record: Mapping[str, Any]) -> dict[str, list[int]]:
@@ -41,11 +41,11 @@ def planned(tmp_path: Path) -> Index:
 
 
 def failed(index: Index, **options: Any) -> dict[str, str]:
-    return {check.name: check.detail for check in verify(index, **options) if not check.ok}
+    return {check.name: check.detail for check in verify_index(index, **options) if not check.ok}
 
 
 def test_untouched_data_passes(planned: Index, tmp_path: Path) -> None:
-    checks = list(verify(planned, encoder=encode, num_sampled=50))
+    checks = list(verify_index(planned, encoder=encode, num_sampled=50))
     assert [check for check in checks if not check.ok] == []
     assert [check.name for check in checks[-3:]] == ["shards", "encoder", "samples"]
     seen = {check.name: check.numbers for check in checks}
@@ -163,7 +163,7 @@ def test_what_is_broken_is_told_with_both_values(
 
 def test_a_broken_index_is_not_read_any_further(planned: Index) -> None:
     flipped(planned)
-    checks = {check.name: check for check in verify(planned, encoder=encode, num_sampled=5)}
+    checks = {check.name: check for check in verify_index(planned, encoder=encode, num_sampled=5)}
     assert [check.name for check in checks.values() if not check.ok] == ["files"]
     unchecked = [check.name for check in checks.values() if not check.checked]
     assert unchecked == ["id", "encoder", "samples"]
@@ -216,13 +216,13 @@ def test_pieces_are_compared_by_their_ends(tmp_path: Path) -> None:
     options: dict[str, Any] = {"capacity": 100, "on_long": "split", "margin": 0}
     plan_packs(tmp_path / "lengths", tmp_path / "index", **options)
     index = open_index(tmp_path / "index")
-    *_, found = verify(index, encoder=encode, num_sampled=9)
+    *_, found = verify_index(index, encoder=encode, num_sampled=9)
     assert found.ok and found.numbers["pieces"] == 3 and found.numbers["samples_encoded"] == 4
 
     def cut(record: Mapping[str, Any]) -> dict[str, list[int]]:
         return {"input_ids": encode(record)["input_ids"][:250]}
 
-    *_, found = verify(index, encoder=cut, num_sampled=9)
+    *_, found = verify_index(index, encoder=cut, num_sampled=9)
     assert "has 250 tokens, planned were at least 300" in found.detail
     assert found.numbers["different"] == 1
 
@@ -230,7 +230,7 @@ def test_pieces_are_compared_by_their_ends(tmp_path: Path) -> None:
 def test_quick_looks_at_sizes_and_reads_nothing(
     planned: Index, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    checks = {check.name: check for check in verify(planned, quick=True)}
+    checks = {check.name: check for check in verify_index(planned, quick=True)}
     assert list(checks) == ["files", "shards"] and all(check.ok for check in checks.values())
     assert set(checks["files"].numbers) == {"files"}
     flipped(planned)

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from packidx.packing.counts import Histogram, joint_bound, lower_bound, volume_packs
-from packidx.packing.strategies.capped import capped
+from packidx.packing.strategies.capped import pack_capped
 
 Int64s = NDArray[np.int64]
 NAMES = ("tokens", "num_images", "vision_patches")
 
 
 def packed(*problem: Any) -> Any:
-    """The packs alone of what `capped` returns."""
+    """The packs alone of what `pack_capped` returns."""
     start = np.arange(len(problem[0])) * 0
-    pack = capped(*problem, start)
+    pack = pack_capped(*problem, start)
     return start if pack is None else pack
 
 

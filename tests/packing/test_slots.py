@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from vlm_mix import vlm_mix
 
 from packidx.packing import slots
-from packidx.packing.solve import Problem, solve
+from packidx.packing.solve import Problem, solve_problem
 from packidx.packing.strategies.balanced import even_out
 from packidx.permutation import permutation
 
@@ -114,7 +114,7 @@ def problem(**most: int) -> Problem:
 )
 def test_a_key_makes_one_solution(strategy: str, cap: dict[str, int]) -> None:
     given = problem(**cap)
-    ours, again, other = (solve(given, strategy, key).slots for key in (5, 5, 6))
+    ours, again, other = (solve_problem(given, strategy, key).slots for key in (5, 5, 6))
     assert sorted(ours.item.tolist()) == [*range(N)]
     for name in ("item", "pack", "position"):
         assert np.array_equal(getattr(ours, name), getattr(again, name))

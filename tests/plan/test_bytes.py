@@ -156,7 +156,7 @@ def test_windows_for_memory_are_whole_shards(
 ) -> None:
     lengths = lengths_of(tmp_path, 5)
     for fitting, rows in ((100, [80, 80, 40]), (10, [40] * 5)):
-        monkeypatch.setattr("packidx.plan.job._fitting", lambda *_, n=fitting: n)
+        monkeypatch.setattr("packidx.plan.job._rows_in_memory", lambda *_, n=fitting: n)
         plan_packs(lengths, tmp_path / "i", capacity=256)
         windows = open_index(tmp_path / "i").manifest["windows"]
         assert [one["num_rows"] for one in windows] == rows

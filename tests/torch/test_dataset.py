@@ -15,7 +15,7 @@ from torch_packs import SyntheticEncode
 from packidx.errors import MismatchError
 from packidx.index import Index
 from packidx.torch import PackedDataset, PackSampler
-from packidx.torch.sample import cut_piece, media_of, normalise
+from packidx.torch.sample import cut_piece, media_of, normalise_sample
 
 TEXTS = [record(seed, [5 + seed]) for seed in range(6)]
 IMAGES = [record(100 + n, [3, (4, 2 + 2 * n), 4, (2, 2), 2 + n]) for n in range(4)]
@@ -176,7 +176,7 @@ def test_a_cut_keeps_all_media() -> None:
         "pixel_values_videos": torch.arange(8)[:, None],
         "video_names": torch.tensor([[1]]),
     }
-    sample = normalise({"input_ids": [5, 6, 92, 93, 93, 92, 7, 8, 9], **media}, rules)
+    sample = normalise_sample({"input_ids": [5, 6, 92, 93, 93, 92, 7, 8, 9], **media}, rules)
     for start, stop in ((0, 6), (0, 8), (2, 6)):
         cut = media_of(cut_piece(sample, start, stop, rules), rules)
         assert cut.keys() == media.keys()

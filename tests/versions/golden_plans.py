@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from packidx import open_index, plan_packs
 from packidx.format.schema import LENGTHS
-from packidx.inspect.verify import verify
+from packidx.inspect.verify import verify_index
 from packidx.torch import PackSampler
 
 N = 4000
@@ -133,7 +133,7 @@ def read(folder: Path) -> dict[str, Any]:
             "media": sum(
                 len(media or []) for media in index.samples(["media"])["media"].to_pylist()
             ),
-            "failed": [check.name for check in verify(index) if not check.ok],
+            "failed": [check.name for check in verify_index(index) if not check.ok],
         }
     return said
 

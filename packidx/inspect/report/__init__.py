@@ -17,9 +17,9 @@ import jinja2
 from packidx.errors import OptionError
 from packidx.index.reader import Index
 from packidx.inspect.report import figures
-from packidx.inspect.sql import asked, connect
+from packidx.inspect.sql import open_database, open_target
 from packidx.inspect.stats import plan_stats
-from packidx.inspect.verdict import verdict
+from packidx.inspect.verdict import plan_verdict
 from packidx.io.files import write_atomic
 from packidx.words import count
 
@@ -53,9 +53,9 @@ def write_report(
         raise OptionError(f"-o {name}: name a file in a folder that exists")
     if os.path.lexists(name) and not _is_page(name):
         raise OptionError(f"-o {name} is there and no report: name another file, or remove it")
-    question = asked(path, {})
+    question = open_target(path, {})
     views = question.views(" ".join(question.names))
-    with connect(views) as connection:
+    with open_database(views) as connection:
         if question.index is None:
             report = _of_lengths(path, connection)
         else:
@@ -70,7 +70,7 @@ def write_report(
         keep_trailing_newline=True,
         finalize=lambda value: _UNSEEN.sub("\ufffd", value) if type(value) is str else value,
     )
-    environment.filters |= {"kind": _kind, "count": count}
+    environment.filters |= {"kind": _cell_class, "count": count}
     page = files(__package__).joinpath("page.html").read_text()
     write_atomic(name, environment.from_string(page).render(report).encode())
 
@@ -86,14 +86,14 @@ def _is_page(path: str) -> bool:
         return False
 
 
-def _kind(cell: Any) -> str:
+def _cell_class(cell: Any) -> str:
     """The style's class of a table's cell."""
     if not isinstance(cell, str) or cell.endswith(" %"):
         return "number"
     return "long" if len(cell) > 24 else ""
 
 
-def _series(connection: Any, *views: str) -> figures.Series:
+def _source_series(connection: Any, *views: str) -> figures.Series:
     sources = " UNION ALL ".join(f"SELECT source FROM {view}" for view in views)
     rows = connection.execute(f"SELECT source, count(*) FROM ({sources}) GROUP BY 1").fetchall()
     return figures.Series(sorted(rows, key=lambda row: (row[0] is None, row[0] or "")))
@@ -108,7 +108,9 @@ def _of_lengths(path: str, connection: Any) -> dict[str, Any]:
         f"count(*) FILTER (NOT ({status})), max(length) FROM lengths"
     ).fetchone()
     has_sources = "source" in columns
-    series = _series(connection, "lengths") if has_sources else figures.Series([(None, number)])
+    series = (
+        _source_series(connection, "lengths") if has_sources else figures.Series([(None, number)])
+    )
     numbers = {"records": number, "tokens": tokens, "rejected": rejected}
     numbers |= {"longest sample": longest, "sources": series.num_sources}
     return {
@@ -116,7 +118,7 @@ def _of_lengths(path: str, connection: Any) -> dict[str, Any]:
         "subtitle": "packidx report",
         "verdict": [],
         "numbers": {name: count(value) for name, value in numbers.items()},
-        "figures": [figures.lengths(connection, series)],
+        "figures": [figures.draw_lengths(connection, series)],
         "notes": [],
     }
 
@@ -125,11 +127,11 @@ def _of_index(index: Index, connection: Any, absent: str | None) -> dict[str, An
     """Return what the template shows of a plan; `absent` says why there are no lengths."""
     snapshot = index.snapshot
     result, options = snapshot.result, snapshot.options
-    stats, series = plan_stats(index), _series(connection, "samples", "dropped")
+    stats, series = plan_stats(index), _source_series(connection, "samples", "dropped")
     return {
         "title": f"Plan {index.path}@{index.id[:12]}",
         "subtitle": f"packidx report of {index.path}@{index.id}, planned {snapshot.created}",
-        "verdict": [f"{said[:1].upper()}{said[1:]}." for said in verdict(index, stats)],
+        "verdict": [f"{said[:1].upper()}{said[1:]}." for said in plan_verdict(index, stats)],
         "numbers": {
             "packs": count(result.num_packs),
             "capacity": count(options.capacity),
@@ -139,10 +141,10 @@ def _of_index(index: Index, connection: Any, absent: str | None) -> dict[str, An
             "over the bound": f"{result.gap_percent:.3f} %",
         },
         "figures": [
-            figures.tokens(index, connection),
-            figures.fill(index, connection),
-            None if absent else figures.lengths(connection, series, options.capacity),
-            figures.waiting(stats["schedule"], result.schedule),
+            figures.draw_tokens(index, connection),
+            figures.draw_fill(index, connection),
+            None if absent else figures.draw_lengths(connection, series, options.capacity),
+            figures.draw_waiting(stats["schedule"], result.schedule),
             figures.packs_closely(index, connection, series),
         ],
         "notes": [f"lengths: {absent}"] if absent else [],

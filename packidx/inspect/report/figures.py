@@ -85,7 +85,7 @@ class Series:
         return self.names.index(shown) if shown in self.names else len(self.names) - 1
 
 
-def _bars(
+def _draw_bars(
     bars: Sequence[tuple[str, Mapping[int, float], str]],
     what: str,
     names: Sequence[str] = (),
@@ -111,16 +111,16 @@ def _bars(
     ]
 
 
-def _asked(connection: Any, query: str) -> list[Any]:
+def _fetch_rows(connection: Any, query: str) -> list[Any]:
     rows: list[Any] = connection.execute(query).fetchall()
     return rows
 
 
-def tokens(index: Index, connection: Any) -> Figure:
+def draw_tokens(index: Index, connection: Any) -> Figure:
     """Return where the tokens go: into packs, or out of the plan, by reason; and room that is
     left."""
     result, capacity = index.snapshot.result, index.snapshot.options.capacity
-    dropped = _asked(
+    dropped = _fetch_rows(
         connection,
         "SELECT reason, count(*), CAST(coalesce(sum(greatest(length, 0)), 0) AS BIGINT) "
         "FROM dropped GROUP BY 1 ORDER BY 3 DESC, 2 DESC, 1",
@@ -141,11 +141,11 @@ def tokens(index: Index, connection: Any) -> Figure:
         "Samples that were left out by choice do not count. Packs hold every copy of a sample.",
         ("", "samples", "tokens"),
         rows,
-        _bars(bars, "tokens"),
+        _draw_bars(bars, "tokens"),
     )
 
 
-def fill(index: Index, connection: Any) -> Figure:
+def draw_fill(index: Index, connection: Any) -> Figure:
     """Packs by how full they are."""
     capacity, result = index.snapshot.options.capacity, index.snapshot.result
     shares = connection.execute(f"SELECT 100.0 * length / {capacity} AS fill FROM packs")
@@ -162,11 +162,11 @@ def fill(index: Index, connection: Any) -> Figure:
         f"{count(result.num_packs)}, {result.gap_percent:.3f} % more.",
         ("fill", "packs"),
         rows,
-        _bars([(name, {GOOD: number}, count(number)) for name, number in rows], "packs"),
+        _draw_bars([(name, {GOOD: number}, count(number)) for name, number in rows], "packs"),
     )
 
 
-def waiting(schedule: Sequence[Mapping[str, Any]], name: str) -> Figure | None:
+def draw_waiting(schedule: Sequence[Mapping[str, Any]], name: str) -> Figure | None:
     """The share of time in which no rank waits; None if no number of ranks has a step."""
     words = [f"this plan: {name}", "random order", "sorted by vision tokens"]
     rows = [
@@ -186,7 +186,7 @@ def waiting(schedule: Sequence[Mapping[str, Any]], name: str) -> Figure | None:
         "model; the rest of the time is lost.",
         ("ranks × micro-steps", "order", "useful time"),
         [(ranks, words[number], percent(useful)) for ranks, number, useful in rows],
-        _bars(bars, "useful", words, lambda useful: percent(useful, 1)),
+        _draw_bars(bars, "useful", words, lambda useful: percent(useful, 1)),
         words,
     )
 
@@ -201,9 +201,9 @@ def chosen_packs(connection: Any) -> list[tuple[str, int]]:
     packs: dict[int, str] = {}
     for why, order in wanted.items():
         query = f"SELECT pack_id FROM packs ORDER BY {order}, pack_id LIMIT 1"
-        for (pack,) in _asked(connection, query):
+        for (pack,) in _fetch_rows(connection, query):
             packs.setdefault(pack, why)
-    [(number,)] = _asked(connection, "SELECT count(*) FROM packs")
+    [(number,)] = _fetch_rows(connection, "SELECT count(*) FROM packs")
     for part in (1, 2, 3):
         packs.setdefault(part * number // 4, "")
     return [(why, pack) for pack, why in packs.items() if pack < number]
@@ -239,7 +239,7 @@ def packs_closely(index: Index, connection: Any, series: Series) -> Figure:
     )
 
 
-def lengths(connection: Any, series: Series, capacity: int | None = None) -> Figure:
+def draw_lengths(connection: Any, series: Series, capacity: int | None = None) -> Figure:
     """Return the samples by length and source.
 
     Args:
@@ -247,10 +247,10 @@ def lengths(connection: Any, series: Series, capacity: int | None = None) -> Fig
         series: of the sources.
         capacity: of the plan, None without one.
     """
-    columns = {row[0] for row in _asked(connection, "DESCRIBE lengths")}
+    columns = {row[0] for row in _fetch_rows(connection, "DESCRIBE lengths")}
     source = "source" if "source" in columns else "NULL"
     usable = "status = 'ok' AND length > 0" if "status" in columns else "length > 0"
-    rows = _asked(
+    rows = _fetch_rows(
         connection,
         f"SELECT CAST(floor({_PER_OCTAVE} * log2(length)) AS INTEGER), {source}, count(*) "
         f"FROM lengths WHERE {usable} GROUP BY 1, 2 ORDER BY 1, 2",
@@ -275,6 +275,6 @@ def lengths(connection: Any, series: Series, capacity: int | None = None) -> Fig
             for colour, value in own.items()
             if value
         ],
-        _bars(bars, "samples", series.names),
+        _draw_bars(bars, "samples", series.names),
         series.names,
     )

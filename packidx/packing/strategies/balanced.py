@@ -37,7 +37,7 @@ _BALANCED = 0.02
 _MOST_LENGTHS = 1 << 18
 
 
-def balanced(
+def plan_balanced(
     histogram: Histogram, capacity: int, at_most: int | None = None, plain: PackRuns | None = None
 ) -> PackRuns | None:
     """The plan with the lowest intra-pack length correlation that was found.
@@ -161,7 +161,9 @@ def even_out(pack: Int64s, length: Int64s, cost: Int64s, key: int) -> Int64s:
     rank = rank[pack]
     counted = 0
     for start, end in zip(starts[varied].tolist(), ends[varied].tolist(), strict=True):
-        _add(total, rank[counted:start], cost[counted:start])  # lengths whose items cost the same
+        _add_cost(
+            total, rank[counted:start], cost[counted:start]
+        )  # lengths whose items cost the same
         counted = end
         costliest = start + np.argsort(-cost[start:end], kind="stable")
         slots = start + np.argsort(rank[start:end], kind="stable")
@@ -176,10 +178,10 @@ def even_out(pack: Int64s, length: Int64s, cost: Int64s, key: int) -> Int64s:
             of_round = of_round[np.lexsort((held, nth[of_round]))]
             given, costliest = np.split(costliest, [len(of_round)])
             item[slots[of_round]] = given
-            _add(total, packs[of_round], cost[given])
+            _add_cost(total, packs[of_round], cost[given])
     return item
 
 
-def _add(total: Int64s, pack: Int64s, cost: Int64s) -> None:
+def _add_cost(total: Int64s, pack: Int64s, cost: Int64s) -> None:
     if cost.any():
         np.add.at(total, pack, cost)

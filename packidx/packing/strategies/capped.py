@@ -39,7 +39,7 @@ _FULL = 1 << 40
 _TOO_MUCH = np.iinfo(np.int64).max
 
 
-def capped(sizes: Int64s, limits: Int64s, key: int, start: Int64s) -> Int64s | None:
+def pack_capped(sizes: Int64s, limits: Int64s, key: int, start: Int64s) -> Int64s | None:
     """Pack items so that every pack keeps all limits.
 
     Args:
@@ -57,20 +57,20 @@ def capped(sizes: Int64s, limits: Int64s, key: int, start: Int64s) -> Int64s | N
     if all((sums <= limit).all() for sums, limit in zip(held, limits.tolist(), strict=True)):
         return None
     shuffled = permutation(len(sizes), derive_key(key, "items"))
-    weighted = sizes @ scarcity(sizes, limits)
+    weighted = sizes @ scarcity_weights(sizes, limits)
     order = shuffled[np.argsort(-weighted[shuffled], kind="stable")]
     bound = volume_packs(sizes, limits)
     pack, other = np.empty((2, len(sizes)), np.int64)
-    pack[order] = _dealt(sizes[order], limits, key)
-    pack = _dense(pack)
+    pack[order] = _deal_all(sizes[order], limits, key)
+    pack = _drop_empty(pack)
     if pack.max() + 1 - bound > _NEAR * bound:
         other[order] = _best_fit(sizes[order], limits)
-        other = _dense(other)
+        other = _drop_empty(other)
         return other if other.max() < pack.max() else pack
     return pack
 
 
-def _dealt(sizes: Int64s, limits: Int64s, key: int) -> Int64s:
+def _deal_all(sizes: Int64s, limits: Int64s, key: int) -> Int64s:
     """The pack of every item, int64 [n], largest first; a pack may stay empty."""
     pack = np.full(len(sizes), -1, np.int64)
     total = turn = 0
@@ -90,7 +90,7 @@ def _best_fit(sizes: Int64s, limits: Int64s) -> Int64s:
     chunks = -(-len(sizes) // _FEW)
     pack = best_fit_in_all(sizes, limits, chunks)
     if chunks > 1:
-        weighted = sizes @ scarcity(sizes, limits)
+        weighted = sizes @ scarcity_weights(sizes, limits)
         full = np.bincount(pack, weighted >> 20)  # exact: far below 2^53
         again = np.flatnonzero((full < 0.9 * full.max())[pack])
         if len(again) < len(sizes) // 2:
@@ -99,7 +99,7 @@ def _best_fit(sizes: Int64s, limits: Int64s) -> Int64s:
     return pack
 
 
-def _dense(pack: Int64s) -> Int64s:
+def _drop_empty(pack: Int64s) -> Int64s:
     """The same packs without the empty ones."""
     used = np.bincount(pack) > 0
     return (np.cumsum(used) - 1)[pack]
@@ -112,18 +112,18 @@ def _into_empty(sizes: Int64s, limits: Int64s, num_packs: int, key: int) -> Int6
     where none of those that it looked at has room.
     """
     rooms = np.repeat(limits[:, None], num_packs, axis=1)  # what is left of every limit, [d, packs]
-    weights = scarcity(sizes, limits) / _FULL
+    weights = scarcity_weights(sizes, limits) / _FULL
     pack = np.full(len(sizes), -1, np.int64)
     waiting = np.arange(len(sizes))
     for attempt, look in enumerate(_LOOKS):
         if len(waiting):
             own = derive_key(key, attempt)
-            pack[waiting] = _attempt(sizes[waiting], rooms, weights, look, own)
+            pack[waiting] = _deal_once(sizes[waiting], rooms, weights, look, own)
             waiting = waiting[pack[waiting] < 0]
     return pack
 
 
-def _attempt(sizes: Int64s, rooms: Int64s, weights: Float64s, look: int, key: int) -> Int64s:
+def _deal_once(sizes: Int64s, rooms: Int64s, weights: Float64s, look: int, key: int) -> Int64s:
     """One try for each item; returns its pack or −1, and takes from `rooms`."""
     # Nothing that is left to deal is smaller than this, per dimension.
     smallest = np.minimum.accumulate(sizes[::-1], axis=0)[::-1]
@@ -138,9 +138,9 @@ def _attempt(sizes: Int64s, rooms: Int64s, weights: Float64s, look: int, key: in
                 break
         seen = min(look, len(open_packs))
         batch = sizes[at : at + len(open_packs) // seen]
-        window = _window(len(open_packs), len(batch) * seen, derive_key(key, turn))
+        window = _draw_packs(len(open_packs), len(batch) * seen, derive_key(key, turn))
         candidates = open_packs[window].reshape(len(batch), seen)
-        chosen = _choose(batch, rooms, candidates, weights)
+        chosen = _choose_packs(batch, rooms, candidates, weights)
         pack[at : at + len(batch)] = chosen
         fitting = chosen >= 0
         rooms[:, chosen[fitting]] -= batch[fitting].T  # no pack stands there twice
@@ -149,7 +149,7 @@ def _attempt(sizes: Int64s, rooms: Int64s, weights: Float64s, look: int, key: in
     return pack
 
 
-def _window(count: int, length: int, key: int) -> Int64s:
+def _draw_packs(count: int, length: int, key: int) -> Int64s:
     """`length` distinct numbers below `count`: an arithmetic progression modulo `count`."""
     step = key % count | 1
     while gcd(step, count) != 1:
@@ -158,7 +158,7 @@ def _window(count: int, length: int, key: int) -> Int64s:
     return (np.arange(length) * (step % count) + start) % count
 
 
-def _choose(sizes: Int64s, rooms: Int64s, candidates: Int64s, weights: Float64s) -> Int64s:
+def _choose_packs(sizes: Int64s, rooms: Int64s, candidates: Int64s, weights: Float64s) -> Int64s:
     """Return for each item its best candidate pack, −1 where none fits."""
     score = np.zeros(candidates.shape)
     fits = np.ones(candidates.shape, bool)
@@ -185,7 +185,7 @@ def best_fit_in_all(sizes: Int64s, limits: Int64s, chunks: int) -> Int64s:
     Returns:
         int64 [n], each item's pack; not all numbers are used.
     """
-    weights = scarcity(sizes, limits)
+    weights = scarcity_weights(sizes, limits)
     weighted = sizes @ weights
     opened = np.zeros(chunks, np.int64)
     pack = np.empty((len(sizes), 2), np.int64)  # chunk, number in it
@@ -209,7 +209,7 @@ def best_fit_in_all(sizes: Int64s, limits: Int64s, chunks: int) -> Int64s:
     return (np.cumsum(opened) - opened)[pack[:, 0]] + pack[:, 1]
 
 
-def scarcity(sizes: Int64s, limits: Int64s) -> Int64s:
+def scarcity_weights(sizes: Int64s, limits: Int64s) -> Int64s:
     """Weights of the dimensions, int64 [d]: what all items need of a limit, per unit of it.
 
     A pack that is full of the scarcest has a weighted size of about 2^40.

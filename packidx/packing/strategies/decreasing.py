@@ -62,7 +62,7 @@ class OpenPacks:
             at = bisect_left(self._rooms, length)
             if at < len(self._rooms):
                 room = self._rooms[at]
-                left -= self._fill(room, self.take(room), length, left)
+                left -= self._fill_run(room, self.take(room), length, left)
             else:
                 left -= self.fill_new(length, left)
                 if limit is not None and self.total > limit:
@@ -73,12 +73,12 @@ class OpenPacks:
         """Deal `left` samples to just as many new packs as they need; returns how many were."""
         needed = -(-left // (self.capacity // length))
         self.total += needed
-        return self._fill(self.capacity, (self.total - needed, needed, 0), length, left)
+        return self._fill_run(self.capacity, (self.total - needed, needed, 0), length, left)
 
     def fill_exactly(self, length: int, left: int) -> int:
         """Deal up to `left` samples to packs of just that room; returns how many are left."""
         while left and length in self._runs:
-            left -= self._fill(length, self.take(length), length, left)
+            left -= self._fill_run(length, self.take(length), length, left)
         return left
 
     def deal_emptiest(self, length: int, left: int, enough: int) -> int:
@@ -109,7 +109,7 @@ class OpenPacks:
         first, number, each, position = np.array(self.dealt, np.int64).reshape(-1, 4).T
         return PackRuns(first, number, each, position, self.total if total is None else total)
 
-    def _fill(self, room: int, run: Run, length: int, left: int) -> int:
+    def _fill_run(self, room: int, run: Run, length: int, left: int) -> int:
         """Deal up to `left` samples to one run, pack after pack; returns how many."""
         first, packs, position = run
         per_pack = room // length

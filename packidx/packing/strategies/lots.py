@@ -62,7 +62,7 @@ def _into_lots(
     slots = patterns[pattern]
     row, slot = np.nonzero(slots >= 0)
     each = number[row]
-    lot = _counted(each)
+    lot = _count_up(each)
     row, slot = np.repeat(row, each), np.repeat(slot, each)
     # A class goes to its slots in turns, so that each has lots of all of its lengths.
     of_class = slots[row, slot]
@@ -70,7 +70,7 @@ def _into_lots(
     row, slot, lot = row[order], slot[order], lot[order]
     wanted = np.bincount(of_class[order], size[row], len(edges) - 1).astype(np.int64)
 
-    nth, ends = _dealt(histogram, edges, wanted)
+    nth, ends = _deal_lots(histogram, edges, wanted)
     end = np.cumsum(size[row])
     begin = end - size[row]
     part = np.searchsorted(ends, begin, "right")
@@ -78,7 +78,7 @@ def _into_lots(
     row, slot, lot, part = row[filled], slot[filled], lot[filled], part[filled]
     longest = np.zeros((*slots.shape, int(number.max(initial=0))), np.int64)
     longest[row, slot, lot] = histogram.lengths[nth[part]]
-    place = _rearranged(longest, number, capacity)[row, slot, lot]
+    place = _arrange_lots(longest, number, capacity)[row, slot, lot]
     kept = np.flatnonzero(place >= 0)
     row, part = row[kept], part[kept]
     begin = begin[filled][kept]
@@ -87,13 +87,13 @@ def _into_lots(
 
     num_parts = np.searchsorted(ends, end, "left") - part + 1  # lengths in each lot
     of_part = np.repeat(np.arange(len(part)), num_parts)
-    part = part[of_part] + _counted(num_parts)
+    part = part[of_part] + _count_up(num_parts)
     start = np.maximum(begin[of_part], (ends - np.diff(ends, prepend=0))[part])
     stop = np.minimum(end[of_part], ends[part])
     return nth[part], first[of_part] + start, stop - start
 
 
-def _dealt(histogram: Histogram, edges: Int64s, wanted: Int64s) -> tuple[Int64s, Int64s]:
+def _deal_lots(histogram: Histogram, edges: Int64s, wanted: Int64s) -> tuple[Int64s, Int64s]:
     """Samples that the slots get, longest first; `wanted` int64 [k] are the slots of each class.
 
     Where a class has too few samples, those of the next one take its slots, too; where it has too
@@ -113,7 +113,7 @@ def _dealt(histogram: Histogram, edges: Int64s, wanted: Int64s) -> tuple[Int64s,
     return np.searchsorted(ends, begin, "right"), np.cumsum(sizes)
 
 
-def _counted(numbers: Int64s) -> Int64s:
+def _count_up(numbers: Int64s) -> Int64s:
     """0, 1, … below each of `numbers`, one after another."""
     starts = np.cumsum(numbers) - numbers
     return np.arange(numbers.sum()) - np.repeat(starts, numbers)
@@ -133,7 +133,7 @@ def _lots_of(num_packs: Int64s) -> tuple[Int64s, Int64s, Int64s]:
     return pattern, size, number
 
 
-def _rearranged(longest: Int64s, number: Int64s, capacity: int) -> Int64s:
+def _arrange_lots(longest: Int64s, number: Int64s, capacity: int) -> Int64s:
     """The place of each lot in its row, int64 [rows, slots, lots]; -1 where it had to give way.
 
     Args:
@@ -191,7 +191,7 @@ def _to_runs(columns: Int64s, total: int) -> PackRuns:
     low = np.searchsorted(edges, first)
     num_parts = np.searchsorted(edges, first + packs) - low
     piece = np.repeat(np.arange(len(columns)), num_parts)
-    span = low[piece] + _counted(
+    span = low[piece] + _count_up(
         num_parts
     )  # each part covers one stretch between neighbouring edges
 

@@ -88,10 +88,10 @@ def by_knots(histogram: Histogram, capacity: int, num_knots: int) -> Relaxation 
     where all is sand. Any solution's dual prices prove a lower bound.
     """
     exact = _is_small(histogram, capacity, num_knots)
-    long, sand = _split(histogram, 0 if exact else capacity // _SAND)
+    long, sand = _split_sand(histogram, 0 if exact else capacity // _SAND)
     if len(long.lengths) == 0:
         return None
-    knots = long.lengths[::-1] if exact else _knots(long, capacity, num_knots)
+    knots = long.lengths[::-1] if exact else _price_knots(long, capacity, num_knots)
     left = np.searchsorted(knots, long.lengths, side="right") - 1  # the knot at or below
     right = np.minimum(left + 1, len(knots) - 1)
     share = (long.lengths - knots[left]) / np.maximum(knots[right] - knots[left], 1)
@@ -100,7 +100,7 @@ def by_knots(histogram: Histogram, capacity: int, num_knots: int) -> Relaxation 
     needed = np.unique(rows[weights > 0])[::-1]  # the other knots have no sample near them
     row_of = np.zeros(len(knots), np.int64)
     row_of[needed] = np.arange(len(needed))
-    unit = _unit(long, capacity)
+    unit = _knapsack_unit(long, capacity)
     return Relaxation(
         lengths=long.lengths,
         units=long.lengths // unit,
@@ -125,7 +125,7 @@ def by_classes(
     where all is sand.
     """
     exact = _is_small(histogram, capacity, num_classes)
-    long, sand = _split(histogram, 0 if exact else _plan_sand(histogram, capacity))
+    long, sand = _split_sand(histogram, 0 if exact else _plan_sand(histogram, capacity))
     if len(long.lengths) == 0:
         return None
     if exact:
@@ -211,18 +211,18 @@ def _is_small(histogram: Histogram, capacity: int, most: int) -> bool:
     return len(histogram.lengths) == 0 or (
         len(histogram.lengths) <= most
         and int(histogram.lengths[-1]) * _MOST_PER_PACK >= capacity
-        and _unit(histogram, capacity) == 1
+        and _knapsack_unit(histogram, capacity) == 1
     )
 
 
-def _split(histogram: Histogram, longest_sand: int) -> tuple[Histogram, int]:
+def _split_sand(histogram: Histogram, longest_sand: int) -> tuple[Histogram, int]:
     """The samples above `longest_sand`, and the tokens of the others."""
     num = int(np.searchsorted(-histogram.lengths, -longest_sand, side="left"))
     sand = int(histogram.lengths[num:] @ histogram.counts[num:])
     return Histogram(histogram.lengths[:num], histogram.counts[:num]), sand
 
 
-def _unit(long: Histogram, capacity: int) -> int:
+def _knapsack_unit(long: Histogram, capacity: int) -> int:
     """Tokens in a unit of the knapsack: 1, unless that makes the program too large."""
     most = max(_MAX_KNAPSACK // max(len(long.lengths), 1), math.isqrt(_MAX_KNAPSACK))
     return -(-capacity // min(most, _MAX_ROOM))
@@ -236,7 +236,7 @@ def _plan_sand(histogram: Histogram, capacity: int) -> int:
     return max(min(longest, capacity // _PLAN_SAND), capacity // _SAND)
 
 
-def _knots(long: Histogram, capacity: int, num_knots: int) -> Int64s:
+def _price_knots(long: Histogram, capacity: int, num_knots: int) -> Int64s:
     """Ascending lengths between which prices are linear; the first is the shortest length.
 
     Quantiles, so that common lengths have their own; with each one's complement to the capacity,
@@ -352,33 +352,33 @@ def linear_plan(histogram: Histogram, capacity: int, *, target: int | None = Non
         share = 1.0 if target is None else (goal / bound - 1) / _WORTH_ALL
         return int(_MAX_WORK * min(1.0, share))
 
-    bound = _bound(histogram, capacity, goal, work())
+    bound = _best_bound(histogram, capacity, goal, work())
     enough = bound * (1 + (_ENOUGH if len(histogram.lengths) > _CLASSES[-1][0] else 0.0))
     for num_classes, by_mean in _CLASSES:
         if (bound if by_mean else enough) >= min(goal, best.total_packs):
             break
         most_work = work() * num_classes // _CLASSES[-1][0]
-        runs = _plan(histogram, capacity, num_classes, by_mean, most_work)
+        runs = _round_plan(histogram, capacity, num_classes, by_mean, most_work)
         best = min(best, runs, key=attrgetter("total_packs"))
         if not by_mean and runs.total_packs > goal * (1 + _HOPELESS):
             break
     return LinearPlan(best, bound)
 
 
-def _bound(histogram: Histogram, capacity: int, goal: int, most_work: int) -> int:
+def _best_bound(histogram: Histogram, capacity: int, goal: int, most_work: int) -> int:
     simple = volume_bound(histogram, capacity)
     bound = simple
     for num_knots in _KNOTS:
         relaxation = by_knots(histogram, capacity, num_knots)
         if relaxation is None or bound >= goal:
             break
-        bound = max(bound, _begun(relaxation).solve(goal, most_work).bound)
+        bound = max(bound, _start_master(relaxation).solve(goal, most_work).bound)
         if bound == simple:  # prices proportional to the length are best: more knots find them too
             break
     return bound
 
 
-def _plan(
+def _round_plan(
     histogram: Histogram,
     capacity: int,
     num_classes: int,
@@ -389,7 +389,7 @@ def _plan(
     if classes is None:
         return best_fit_decreasing(histogram, capacity)
     relaxation, edges = classes
-    solved = _begun(relaxation).solve(histogram.num_samples + 1, most_work)
+    solved = _start_master(relaxation).solve(histogram.num_samples + 1, most_work)
     patterns, amounts = solved.patterns()
     rounded = (np.floor(amounts + (1.0 - fraction)).astype(np.int64) for fraction in _ROUND_UP)
     fill = functools.partial(fill_patterns, histogram, capacity, edges, patterns)
@@ -414,17 +414,17 @@ class _Generation:
         so many nanoseconds, is done."""
         work = 0
         for _ in range(_MAX_ROUNDS):
-            patterns = self._price()
+            patterns = self._price_patterns()
             if len(patterns) == 0 or self.bound >= goal or work >= most_work:
                 break
-            self._add(patterns)
+            self._add_patterns(patterns)
             each = self._master.work_per_pivot()
             before = self._master.num_pivots
             self._master.solve((most_work - work) // each + 1)
             work += (self._master.num_pivots - before) * each + self._relaxation.work_per_round()
         return self
 
-    def _price(self) -> Int64s:
+    def _price_patterns(self) -> Int64s:
         """Raise the bound; return patterns worth adding, int64 [p, most], padded with -1."""
         r = self._relaxation
         prices = np.floor(np.maximum(self._master.prices, 0.0) * _ONE)
@@ -445,7 +445,7 @@ class _Generation:
         starts = best_first[np.diff(r.groups[best_first], prepend=-1) != 0]
         return knapsack.packs_with(starts[packs[starts] > _ONE * (1 + _TOLERANCE / 4)])
 
-    def _add(self, patterns: Int64s) -> None:
+    def _add_patterns(self, patterns: Int64s) -> None:
         r = self._relaxation
         held = patterns >= 0
         rows = np.where(held[:, :, None], r.rows[patterns], 0).reshape(len(patterns), -1)
@@ -472,7 +472,7 @@ class _Generation:
         return np.concatenate([first, none, *rest])[basis], amounts
 
 
-def _begun(relaxation: Relaxation) -> _Generation:
+def _start_master(relaxation: Relaxation) -> _Generation:
     """Return a master with a pattern of equals for each row, and columns without slots.
 
     These are an empty pack (for sand) and, at no cost, a slot given to the next shorter row: that

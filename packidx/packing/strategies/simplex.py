@@ -63,8 +63,10 @@ class Master:
         A row may be named twice in a column: the entries add up.
         """
         width = max(self.rows.shape[1], rows.shape[1])
-        self.rows = np.concatenate([_padded(self.rows, width), _padded(rows, width)])
-        self.entries = np.concatenate([_padded(self.entries, width), _padded(entries, width)])
+        self.rows = np.concatenate([_pad_columns(self.rows, width), _pad_columns(rows, width)])
+        self.entries = np.concatenate(
+            [_pad_columns(self.entries, width), _pad_columns(entries, width)]
+        )
         self.costs = np.concatenate([self.costs, costs])
 
     def solve(self, max_pivots: int) -> None:
@@ -76,7 +78,7 @@ class Master:
             entering = int(reduced.argmin())
             if reduced[entering] > -_REDUCED_COST:
                 return
-            if not self._pivot(entering, float(reduced[entering])):
+            if not self._pivot_column(entering, float(reduced[entering])):
                 return
 
     def work_per_pivot(self) -> int:
@@ -87,7 +89,7 @@ class Master:
         """The basic columns (as they were added; the first are the starting ones) and amounts."""
         return self._basis, self._amounts
 
-    def _pivot(self, entering: int, reduced: float) -> bool:
+    def _pivot_column(self, entering: int, reduced: float) -> bool:
         direction = np.zeros(len(self._demand))
         for row, entry in zip(
             self.rows[entering].tolist(), self.entries[entering].tolist(), strict=True
@@ -118,10 +120,10 @@ class Master:
         self._basis[leaving] = entering
         self.num_pivots += 1
         if self.num_pivots % _REFRESH == 0:
-            self._refresh()
+            self._refresh_solution()
         return True
 
-    def _refresh(self) -> None:
+    def _refresh_solution(self) -> None:
         """Compute the solution and the prices from the inverse, against accumulated errors."""
         amounts = np.zeros_like(self._amounts)
         prices = np.zeros_like(self.prices)
@@ -135,5 +137,5 @@ class Master:
         self.prices = prices
 
 
-def _padded(array: NDArray, width: int) -> NDArray:
+def _pad_columns(array: NDArray, width: int) -> NDArray:
     return np.pad(array, ((0, 0), (0, width - array.shape[1])))

@@ -23,7 +23,7 @@ from packidx.lengths.table import LengthsRows
 from packidx.plan.options import parse_share
 from packidx.plan.select.mixture import copies_of
 from packidx.plan.select.pieces import Pieces, cut_into_pieces, expand_ranges
-from packidx.plan.select.rules import Rules, holdout
+from packidx.plan.select.rules import Rules, is_held_out
 
 # In the order in which they are looked for: the first that holds is the one that is recorded.
 REASONS = (
@@ -161,7 +161,7 @@ def make_items(rows: LengthsRows, options: Options, rules: Rules) -> tuple[Items
     _check_labels(rows, usable)
     long = usable & (weight > options.longest)
     fitting = np.arange(len(long), dtype=np.int32)
-    row, copy = _copied(fitting if (fits := usable & ~long).all() else fitting[fits], number)
+    row, copy = _repeat_rows(fitting if (fits := usable & ~long).all() else fitting[fits], number)
     length = weight if len(row) == len(weight) and copy is None else weight[row]
     items = Items(rows, row, length, options.padded(length), copy, num_whole=len(row))
     left_over = np.flatnonzero(long)
@@ -174,17 +174,17 @@ def make_items(rows: LengthsRows, options: Options, rules: Rules) -> tuple[Items
             f"{name} with {int(weight[worst])}: raise --capacity or choose another --on-long"
         )
     if options.on_long in ("split", "truncate"):
-        of_long, copy = _copied(left_over, number)
+        of_long, copy = _repeat_rows(left_over, number)
         copies = np.zeros(len(of_long), np.int64) if copy is None else copy.astype(np.int64)
         is_cut = options.on_long == "truncate"
         pieces, uncut = cut_into_pieces(rows, of_long, copies, options.longest, only_first=is_cut)
-        items = _joined(items, pieces, options) if len(pieces.row) else items
+        items = _append_pieces(items, pieces, options) if len(pieces.row) else items
         reasons.set(uncut.no_labels, "no_labels")
         left_over = uncut.too_long
     reasons.set(left_over, "too_long")
     items = _within_caps(items, options, reasons)
     _count_lost(items, reasons, number)
-    return items, _dropped(rows, reasons, options)
+    return items, _dropped_table(rows, reasons, options)
 
 
 def drop_ineligible(
@@ -211,7 +211,7 @@ def drop_ineligible(
             number[mine] = copies_of(Fraction(weight_of), draws[mine])
     if options.holdout is not None:
         of = rows.arrow("source") if "source" in rows.frame.columns else None
-        out = holdout(of, rows.own_keys(), rows.draws(), parse_share(options.holdout))
+        out = is_held_out(of, rows.own_keys(), rows.draws(), parse_share(options.holdout))
         is_train = options.side == "train"
         reasons.set(out if is_train else ~out, "holdout" if is_train else "train")
     if number is not None:
@@ -219,7 +219,9 @@ def drop_ineligible(
     return reasons, number
 
 
-def _copied(rows: NDArray[Number], number: Int64s | None) -> tuple[NDArray[Number], Int32s | None]:
+def _repeat_rows(
+    rows: NDArray[Number], number: Int64s | None
+) -> tuple[NDArray[Number], Int32s | None]:
     """Return `rows`, each as often as `number` says, and the copies' numbers; None if all are 0."""
     if number is None:
         return rows, None
@@ -241,21 +243,21 @@ def _check_labels(rows: LengthsRows, usable: Bools) -> None:
         )
 
 
-def _joined(items: Items, pieces: Pieces, options: Options) -> Items:
+def _append_pieces(items: Items, pieces: Pieces, options: Options) -> Items:
     zeros = np.zeros(items.num_samples, np.int32)
 
-    def join(before: Int32s | None, after: Ints) -> Int32s:
+    def concat_column(before: Int32s | None, after: Ints) -> Int32s:
         return np.concatenate([zeros if before is None else before, after.astype(np.int32)])
 
-    copy, length = join(items.copy, pieces.copy), pieces.length.astype(np.int32)
+    copy, length = concat_column(items.copy, pieces.copy), pieces.length.astype(np.int32)
     return Items(
         items.rows,
-        join(items.row, pieces.row),
-        join(items.length, length),
-        join(items.padded, options.padded(length)),
+        concat_column(items.row, pieces.row),
+        concat_column(items.length, length),
+        concat_column(items.padded, options.padded(length)),
         copy if copy.any() else None,
-        join(None, pieces.piece),
-        join(None, pieces.token_start),
+        concat_column(None, pieces.piece),
+        concat_column(None, pieces.token_start),
         items.num_samples,
         (pieces.label_tokens, pieces.labels_unknown),
     )
@@ -299,25 +301,25 @@ def _count_lost(items: Items, reasons: DropReasons, number: Int64s | None) -> No
         items.num_lost += int((cut // copies).sum())
 
 
-def _dropped(rows: LengthsRows, reasons: DropReasons, options: Options) -> pa.Table:
+def _dropped_table(rows: LengthsRows, reasons: DropReasons, options: Options) -> pa.Table:
     """Return what is in no pack, in order of sample_id (schema `DROPPED`)."""
     numbers = reasons.dropped()
     if not len(numbers):
         return DROPPED.empty_table()
     names = reasons.names(numbers)
     columns = {name: rows.arrow(name, numbers) for name in ("sample_id", "source", "key", "length")}
-    details = _details(rows, numbers, np.array(names.to_pylist(), object), options)
+    details = _describe_drops(rows, numbers, np.array(names.to_pylist(), object), options)
     columns |= {"reason": names, "detail": pa.array(details, pa.string())}
     return conform_table(pa.table(columns), DROPPED)
 
 
-def _details(
+def _describe_drops(
     rows: LengthsRows, numbers: Int64s, reasons: NDArray[np.object_], options: Options
 ) -> list[str | None]:
     """Return what exactly is wrong, where the reason does not say it all."""
     detail, weight = np.full(len(numbers), None, object), rows.length
 
-    def tell(reason: str, values: Ints, what: str) -> Bools:
+    def describe_reason(reason: str, values: Ints, what: str) -> Bools:
         mine: Bools = np.equal(reasons, reason).astype(bool)
         detail[mine] = values[numbers[mine]].astype(str).astype(object) + what
         return mine
@@ -325,13 +327,15 @@ def _details(
     kept = f" tokens > {options.longest}"
     if options.longest != options.capacity:
         kept += f" (capacity {options.capacity} less margin {options.margin:g})"
-    long = tell("too_long", weight, kept)
+    long = describe_reason("too_long", weight, kept)
     long[long] = rows.may_hold_media(numbers[long])
     detail[long] += WITH_MEDIA
-    tell("no_labels", weight, " tokens; no part of it that fits a pack has a label token")
+    describe_reason(
+        "no_labels", weight, " tokens; no part of it that fits a pack has a label token"
+    )
     for name, cap in options.caps.items():
         values = rows.ints(name)[0] if name in rows.frame.columns else np.ones_like(weight)
-        tell(f"max_{name.removeprefix('num_')}", values, f" > {cap} per pack")
+        describe_reason(f"max_{name.removeprefix('num_')}", values, f" > {cap} per pack")
     detail[reasons == "empty"] = "no token is left to train on"
     invalid = np.flatnonzero(reasons == "invalid_length")
     stated = rows.arrow("length", numbers[invalid]).to_pylist()

@@ -19,7 +19,7 @@ import numpy as np
 from packidx.arrays import Int64s, Uint64s
 from packidx.errors import FormatError, OptionError
 from packidx.hashing import below
-from packidx.plan.options import number_text, read_number, rounded
+from packidx.plan.options import number_text, read_number, round_number
 
 MAX_REPEATS = 1 << 16
 
@@ -141,7 +141,7 @@ class Mixture:
                 )
             if weight:
                 share = weight / sum(self.weights.values())
-                resolved[name] = rounded(epoch * share / totals[name].num_tokens)
+                resolved[name] = round_number(epoch * share / totals[name].num_tokens)
                 _check_repeats(name, resolved[name])
         return resolved
 

@@ -17,7 +17,7 @@ from packidx.arrays import Bools, Int64s
 from packidx.lengths.table import LengthsRows
 
 
-def keys(first: Int64s, second: Int64s) -> Int64s:
+def join_keys(first: Int64s, second: Int64s) -> Int64s:
     """Pairs of numbers below 2^31 as one number each, in the same order."""
     return first << 32 | second
 
@@ -65,7 +65,7 @@ def cut_into_pieces(
         media = rows.lists("media", fixed)
         fixed = fixed[_media_ends(media, len(fixed)) > longest]
     is_cut = ~np.isin(row, fixed)
-    pieces = _chunks(rows, row[is_cut], copy[is_cut], longest, only_first)
+    pieces = _cut_chunks(rows, row[is_cut], copy[is_cut], longest, only_first)
     first, last = pieces.token_start + 1, pieces.token_start + pieces.length
     labels, unknown = label_tokens(rows, pieces.row, first, last)
     pieces = pieces._replace(label_tokens=labels, labels_unknown=unknown)
@@ -77,7 +77,9 @@ def cut_into_pieces(
     return pieces, Uncut(np.union1d(fixed, bare[cut_bare]), bare[~cut_bare])
 
 
-def _chunks(rows: LengthsRows, row: Int64s, copy: Int64s, longest: int, only_first: bool) -> Pieces:
+def _cut_chunks(
+    rows: LengthsRows, row: Int64s, copy: Int64s, longest: int, only_first: bool
+) -> Pieces:
     """Return the pieces of copies of rows; label tokens are not counted yet."""
     sizes = rows.length[row].astype(np.int64)
     number = np.ones_like(sizes) if only_first else -(-sizes // longest)
@@ -118,23 +120,23 @@ def label_tokens(
         FormatError: spans of label tokens are not as FORMAT.md has them.
     """
     numbers = np.unique(row)
-    owner, start, stop, known = _spans(rows, numbers)
-    begins, sums = keys(owner, start), np.append(0, np.cumsum(stop - start))
+    owner, start, stop, known = _read_label_spans(rows, numbers)
+    begins, sums = join_keys(owner, start), np.append(0, np.cumsum(stop - start))
     mine = np.searchsorted(numbers, row)
 
-    def before(token: Int64s) -> Int64s:
+    def count_before(token: Int64s) -> Int64s:
         """Label tokens of all rows up to `mine` that stand before `token` of it."""
-        at = np.searchsorted(begins, keys(mine, token))  # spans that begin before it
+        at = np.searchsorted(begins, join_keys(mine, token))  # spans that begin before it
         reaching = (at > 0) & (owner[at - 1] == mine) if len(owner) else np.zeros(len(at), bool)
         over = np.zeros(len(at), np.int64)  # of the last one, what lies behind it
         over[reaching] = np.maximum(stop[at[reaching] - 1] - token[reaching], 0)
         return np.asarray(sums[at] - over)
 
-    counts = np.where(known[mine], before(np.maximum(last, first)) - before(first), 0)
+    counts = np.where(known[mine], count_before(np.maximum(last, first)) - count_before(first), 0)
     return counts, ~known[mine]
 
 
-def _spans(rows: LengthsRows, numbers: Int64s) -> tuple[Int64s, Int64s, Int64s, Bools]:
+def _read_label_spans(rows: LengthsRows, numbers: Int64s) -> tuple[Int64s, Int64s, Int64s, Bools]:
     """Spans of label tokens of the rows `numbers`: number of the row in these, first token and the
     one after the last, int64 [m]; and bool [n], where they are known.
 

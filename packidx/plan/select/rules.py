@@ -30,7 +30,7 @@ _KEYED = derive_key("holdout", "key")
 _PLACED = derive_key("holdout", "place")
 
 
-def holdout(
+def is_held_out(
     source: pa.Array | pa.ChunkedArray | None,
     key: pa.Array | pa.ChunkedArray | None,
     draws: Uint64s,
@@ -142,7 +142,7 @@ class Rules:
     before: Mapping[str, Int64s] = field(default_factory=dict)
 
 
-def continued(
+def continue_from(
     table: Lengths, index: Index, state: Mapping[str, Any], rules: Rules
 ) -> tuple[Rules, Consumed]:
     """Return `rules` that also drop the samples consumed at `state` of `index`, and that state.

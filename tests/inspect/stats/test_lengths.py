@@ -20,7 +20,7 @@ from packidx_cli.main import main
 from packidx import open_index, plan_packs
 from packidx.index import Index
 from packidx.inspect.stats import RANKS, ScheduledPacks, lengths_stats, plan_stats, ranks_stats
-from packidx.inspect.verdict import verdict
+from packidx.inspect.verdict import plan_verdict
 
 
 def rows() -> dict[str, list[Any]]:
@@ -175,7 +175,7 @@ def verdicts(index: Path, ranks: int) -> tuple[str, dict[str, Any]]:
     """Return the sentence about waiting, and the numbers for this many ranks."""
     opened = open_index(index)
     told = plan_stats(opened, [ranks])
-    (said,) = (line for line in verdict(opened, told) if "lost to waiting" in line)
+    (said,) = (line for line in plan_verdict(opened, told) if "lost to waiting" in line)
     return said, told["schedule"][0]
 
 
@@ -214,6 +214,6 @@ def test_the_verdict_speaks_of_the_plans_own_ranks(tmp_path: Path) -> None:
         opened = open_index(index.path)
         told = plan_stats(opened)
         assert [each["ranks"] for each in told["schedule"]] == ranks
-        said = [line for line in verdict(opened, told) if "lost to waiting" in line]
+        said = [line for line in plan_verdict(opened, told) if "lost to waiting" in line]
         assert all(f"at {ranks[-1]} rank" in line for line in said)
     assert said

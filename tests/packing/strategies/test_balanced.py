@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 from peers import nemo_knapsack
 
 from packidx.packing.counts import Histogram, PackRuns
-from packidx.packing.strategies.balanced import DealRule, balanced, deal_evenly, length_correlation
+from packidx.packing.strategies.balanced import (
+    DealRule,
+    deal_evenly,
+    length_correlation,
+    plan_balanced,
+)
 from packidx.packing.strategies.decreasing import best_fit_decreasing, worst_fit_decreasing
 
 
@@ -113,7 +118,7 @@ def test_balanced_keeps_to_its_packs(problem: tuple[list[int], int], more: int) 
     histogram = Histogram.of(np.array(lengths))
     plain = best_fit_decreasing(histogram, capacity)
     at_most = plain.total_packs + more
-    plan = balanced(histogram, capacity, at_most)
+    plan = plan_balanced(histogram, capacity, at_most)
     if plan is None:
         assert more < 0
         return
@@ -130,7 +135,7 @@ def test_balanced_keeps_to_its_packs(problem: tuple[list[int], int], more: int) 
 def test_balanced_mixes_lengths_at_no_more_packs(median: int, sigma: float) -> None:
     histogram = Histogram.of(log_normal(100_000, median, sigma))
     plain = best_fit_decreasing(histogram, 8192)
-    mixed = balanced(histogram, 8192, plain.total_packs)
+    mixed = plan_balanced(histogram, 8192, plain.total_packs)
     assert mixed is not None
     assert mixed.total_packs <= plain.total_packs
     before, after = (length_correlation(plan, histogram) for plan in (plain, mixed))

@@ -11,7 +11,7 @@ from vlm_mix import vlm_mix
 
 from packidx.packing.counts import joint_bound
 from packidx.packing.strategies import capped as module
-from packidx.packing.strategies.capped import best_fit_in_all, capped
+from packidx.packing.strategies.capped import best_fit_in_all, pack_capped
 
 NAMES = ("tokens", "num_images", "vision_patches", "samples")
 
@@ -19,7 +19,7 @@ NAMES = ("tokens", "num_images", "vision_patches", "samples")
 def packed(sizes: Int64s, limits: Int64s, key: int, start: Int64s | None = None) -> Int64s:
     """The packs; `start` is one pack where it is not given, which keeps no limit for sure."""
     start = np.zeros(len(sizes), np.int64) if start is None else start
-    pack = capped(sizes, limits, key, start)
+    pack = pack_capped(sizes, limits, key, start)
     return start if pack is None else pack
 
 
@@ -44,7 +44,7 @@ def test_every_limit_holds(problem: Problem, key: int) -> None:
 @given(problems(), st.integers(0, 2**63))
 def test_a_plan_that_keeps_all_limits_is_taken_as_it_is(problem: Problem, key: int) -> None:
     pack = packed(*problem, key)
-    assert capped(*problem, key + 1, pack) is None
+    assert pack_capped(*problem, key + 1, pack) is None
 
 
 @given(problems(), st.integers(1, 9))
@@ -56,7 +56,7 @@ def test_best_fit_in_chunks_is_best_fit_of_each_chunk(problem: Problem, chunks: 
     )
     one = best_fit_in_all(sizes, limits, 1)
     assert_plan(one, *problem)
-    weights = module.scarcity(sizes, limits)
+    weights = module.scarcity_weights(sizes, limits)
     rooms: list[Int64s] = []  # the same, item by item
     for size, pack in zip(sizes, one.tolist(), strict=True):
         able = [k for k, room in enumerate(rooms) if (room >= size).all()]
@@ -83,6 +83,6 @@ def test_items_that_best_fit_alone_packs_well(tokens: tuple[int, int], images: f
     held = np.where(rng.random(9000) < images, rng.integers(1, 9, 9000), 0)
     sizes, limits = np.stack([rng.integers(*tokens, 9000), held], axis=1), np.array([8192, 12])
     bound, _ = joint_bound(sizes, limits, NAMES[:2])
-    order = np.argsort(-(sizes @ module.scarcity(sizes, limits)), kind="stable")
-    dealt = len(np.unique(module._dealt(sizes[order], limits, 1)))
+    order = np.argsort(-(sizes @ module.scarcity_weights(sizes, limits)), kind="stable")
+    dealt = len(np.unique(module._deal_all(sizes[order], limits, 1)))
     assert assert_plan(packed(sizes, limits, 1), sizes, limits) <= 1.01 * bound < dealt

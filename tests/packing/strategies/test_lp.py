@@ -58,11 +58,11 @@ def test_few_knots_and_classes_are_valid_too(problem: tuple[list[int], int], num
     """Coarse relaxations, with sand: the bound below any plan, the plan complete."""
     lengths, capacity = problem
     histogram = Histogram.of(np.array(lengths))
-    runs = module._plan(histogram, capacity, max(num, 4))
+    runs = module._round_plan(histogram, capacity, max(num, 4))
     check(runs, histogram, capacity)
     relaxation = by_knots(histogram, capacity, num)
     if relaxation is not None:
-        bound = module._begun(relaxation).solve(1 << 40).bound
+        bound = module._start_master(relaxation).solve(1 << 40).bound
         best = best_fit_decreasing(histogram, capacity).total_packs
         assert bound <= min(best, runs.total_packs)
 
@@ -84,7 +84,7 @@ def test_the_bound_holds_whatever_the_prices(problem: tuple[list[int], int]) -> 
 
         patch.setattr(module.Master, "solve", scramble)
         patch.setattr(module, "_MAX_ROUNDS", 5)
-        assert module._begun(relaxation).solve(1 << 40).bound <= optimum(lengths, capacity)
+        assert module._start_master(relaxation).solve(1 << 40).bound <= optimum(lengths, capacity)
 
 
 def test_sand_fills_what_the_patterns_leave() -> None:
@@ -99,7 +99,7 @@ def test_sand_fills_what_the_patterns_leave() -> None:
     assert plan.bound >= linear_plan(long, 1024).bound
     relaxation = by_knots(histogram, 1024, 32)
     assert relaxation is not None and relaxation.sand > 0
-    bound = module._begun(relaxation).solve(1 << 40).bound
+    bound = module._start_master(relaxation).solve(1 << 40).bound
     assert bound >= 0.999 * volume_bound(histogram, 1024)
     assert plan.runs.total_packs <= 1.01 * plan.bound
 

@@ -18,7 +18,7 @@ from packidx.packing.slots import deal_into
 from packidx.packing.strategies.decreasing import best_fit_decreasing
 from packidx.permutation import permutation
 from packidx.plan.cost_model import DEFAULT_PRESET, parse_cost
-from packidx.plan.schedule import SCHEDULES, schedule
+from packidx.plan.schedule import SCHEDULES, schedule_packs
 
 Packs = dict[str, Any]
 
@@ -50,7 +50,7 @@ def measured(packs: Packs, kind: str, micro_steps: int, cost: str = DEFAULT_PRES
     """`ranks_stats` of a schedule for global batches of 512."""
     llm, vit = pack_cost(parse_cost(cost), packs)
     options: Packs = {"global_batch": 512, "micro_steps": micro_steps, "key": 5}
-    order = schedule(kind, llm, vit, shares=shares(packs), **options)
+    order = schedule_packs(kind, llm, vit, shares=shares(packs), **options)
     columns = (llm, vit, packs["vision"])
     return ranks_stats(ScheduledPacks(*(column[order] for column in columns)), 512)
 
@@ -74,7 +74,7 @@ def test_a_mix_of_text_images_and_video(mix: Packs, cost: str) -> None:
     assert plan["useful"] >= plan["useful_by_phase"] >= 0.989
     llm, vit = pack_cost(parse_cost(cost), mix)
     options: Packs = {"global_batch": 512, "micro_steps": 8, "key": 5}
-    order = schedule("stratified", llm, vit, shares=shares(mix), **options)
+    order = schedule_packs("stratified", llm, vit, shares=shares(mix), **options)
     drawn = np.random.default_rng(0).permutation(len(llm))
     along, spread = of_steps(mix, order, cost)
     assert abs(along) <= 0.05 and (spread <= of_steps(mix, drawn, cost)[1]).all()
@@ -100,10 +100,10 @@ def test_every_pack_once(
     vit = np.zeros(count) if equal else rng.random(count) * 1e14
     options: Packs = {"global_batch": chunk * micro_steps, "micro_steps": micro_steps, "key": key}
     tokens = [rng.integers(0, 9, count)]
-    order = schedule(kind, llm, vit, shares=tokens, **options)
+    order = schedule_packs(kind, llm, vit, shares=tokens, **options)
     assert order.dtype == np.int64
     assert np.array_equal(np.sort(order), np.arange(count))
-    assert np.array_equal(order, schedule(kind, llm, vit, shares=tokens, **options))
+    assert np.array_equal(order, schedule_packs(kind, llm, vit, shares=tokens, **options))
 
 
 @given(st.integers(2, 7), st.integers(2, 6), st.integers(1, 5), st.integers(0, 9))
@@ -113,7 +113,7 @@ def test_a_step_has_a_micro_step_of_every_stratum(
     """With one cost alone the cells are its quantiles, and the strata are runs of them."""
     llm = permutation(steps * micro_steps * chunk, key).astype(np.float64) + 1
     options: Packs = {"global_batch": micro_steps * chunk, "micro_steps": micro_steps, "key": key}
-    order = schedule("stratified", llm, np.zeros_like(llm), **options)
+    order = schedule_packs("stratified", llm, np.zeros_like(llm), **options)
     places = (llm[order] - 1).astype(int).reshape(steps, micro_steps, chunk)
     cells = places // chunk
     assert (cells == cells[:, :, :1]).all()  # each micro-step is one run of the sorted costs
@@ -126,7 +126,7 @@ def test_what_fills_no_step_is_a_random_choice_at_the_end() -> None:
     llm = np.arange(1000.0) + 1
     ends = []
     for key in range(30):
-        order = schedule("stratified", llm, llm * 0, global_batch=64, micro_steps=8, key=key)
+        order = schedule_packs("stratified", llm, llm * 0, global_batch=64, micro_steps=8, key=key)
         ends.append(order[960:])
         assert (np.diff(llm[order[960:]]) > 0).all()
     counts = np.bincount(np.concatenate(ends), minlength=1000)
@@ -141,7 +141,7 @@ def test_the_order_never_changes() -> None:
     golden = {}
     for kind in SCHEDULES:
         options: Packs = {"global_batch": 24, "micro_steps": 4, "key": 7}
-        golden[kind] = schedule(kind, llm, vit, **options)[:8].tolist()
+        golden[kind] = schedule_packs(kind, llm, vit, **options)[:8].tolist()
     assert golden == GOLDEN
 
 
@@ -155,7 +155,7 @@ def test_equal_costs_stay_equal_in_both_phases_of_every_epoch() -> None:
     """What the schedule saves, every epoch saves: ranks wait as little as in the plan's order."""
     rng = np.random.default_rng(0)
     llm, vit = rng.random(6400) * 9 + 100, rng.random(6400) * 40
-    order = schedule("stratified", llm, vit, global_batch=64, micro_steps=8, key=3)
+    order = schedule_packs("stratified", llm, vit, global_batch=64, micro_steps=8, key=3)
     llm, vit = llm[order], vit[order]
 
     def useful(packs: np.ndarray) -> float:

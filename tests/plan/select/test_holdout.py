@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packidx import estimate_lengths, open_index, plan_packs
-from packidx.plan.select.rules import holdout
+from packidx.plan.select.rules import is_held_out
 
 NAMES = st.none() | st.sampled_from(["", "web", "code", "Ä"])
 ROWS = st.lists(st.tuples(NAMES, st.none() | st.text(max_size=12)), max_size=30)
@@ -27,7 +27,7 @@ SHARES = st.fractions(0, 1, max_denominator=1000)
 def sides(rows: list[tuple[str | None, str | None]], ids: list[int], share: Fraction) -> list[bool]:
     source = pa.array([name for name, _ in rows], pa.string())
     key = pa.array([key for _, key in rows], pa.string())
-    return holdout(source, key, np.array(ids, np.int64), share).tolist()
+    return is_held_out(source, key, np.array(ids, np.int64), share).tolist()
 
 
 @given(ROWS, SHARES, st.data())
@@ -59,11 +59,11 @@ def test_the_share_is_met_in_every_source_and_sides_are_independent() -> None:
     ids = np.arange(number)
     keys = pa.array([f"{at}.jpg" for at in range(number)])
     found = {
-        "web": holdout(pa.array(["web"] * number), keys, ids, Fraction(1, 10)),
-        "code": holdout(pa.array(["code"] * number), keys, ids, Fraction(1, 10)),
-        "no source": holdout(None, keys, ids, Fraction(1, 10)),
-        "no key": holdout(pa.array(["web"] * number), None, ids, Fraction(1, 10)),
-        "nothing": holdout(None, None, ids, Fraction(1, 10)),
+        "web": is_held_out(pa.array(["web"] * number), keys, ids, Fraction(1, 10)),
+        "code": is_held_out(pa.array(["code"] * number), keys, ids, Fraction(1, 10)),
+        "no source": is_held_out(None, keys, ids, Fraction(1, 10)),
+        "no key": is_held_out(pa.array(["web"] * number), None, ids, Fraction(1, 10)),
+        "nothing": is_held_out(None, None, ids, Fraction(1, 10)),
     }
     for side in found.values():
         assert abs(side.sum() - number / 10) < 5 * (number * 0.09) ** 0.5
@@ -74,9 +74,9 @@ def test_the_share_is_met_in_every_source_and_sides_are_independent() -> None:
 
 def test_sides_are_part_of_the_format() -> None:
     source, key = pa.array(["web"] * 64), pa.array(map(str, range(64)))
-    found = holdout(source, key, np.arange(64), Fraction(1, 4))
+    found = is_held_out(source, key, np.arange(64), Fraction(1, 4))
     assert np.flatnonzero(found).tolist() == [12, 19, 28, 38, 45, 48, 60]
-    numbered = holdout(None, None, np.arange(64), Fraction(1, 4))
+    numbered = is_held_out(None, None, np.arange(64), Fraction(1, 4))
     assert np.flatnonzero(numbered).tolist() == [11, 12, 15, 16, 18, 21, 22, 24, 47, 52, 54, 55, 60]
 
 

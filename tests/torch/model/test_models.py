@@ -22,7 +22,7 @@ from torch_packs import IMAGE
 from packidx.errors import MismatchError, OptionError
 from packidx.torch import collate
 from packidx.torch.isolation import IsolationError, check_isolation
-from packidx.torch.prepare import install, number_segments, prepare_model
+from packidx.torch.prepare import install_hook, number_segments, prepare_model
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -136,7 +136,7 @@ def test_linear_attention_is_told_where_samples_begin(tmp_path: Path) -> None:
     """The kernels get their bounds: without them transformers' fallback says what it cannot do."""
     (pack,) = packs_of(tmp_path, "qwen3_vl")
     model = fresh("qwen3_5")
-    install(model.model.language_model, number_segments)
+    install_hook(model.model.language_model, number_segments)
     with pytest.raises(ValueError, match="`causal_conv1d_fn` can't keep packed sequences apart"):
         model(**collate(pack, "flash"))
     with pytest.raises(MismatchError, match="use collate.packs, attention='flash'."):

@@ -18,7 +18,7 @@ from packidx import estimate_lengths, plan_packs
 from packidx.encode import ProcessorEncoder
 from packidx.errors import MismatchError, OptionError
 from packidx.torch import PackedDataset
-from packidx.torch.sample import normalise
+from packidx.torch.sample import normalise_sample
 
 TEXTS = [record(seed, [5 + seed]) for seed in range(6)]
 IMAGES = [record(100 + n, [3, (4, 2 + 2 * n), 4, (2, 2), 2 + n]) for n in range(4)]
@@ -49,7 +49,7 @@ def test_padded_as_planned(tmp_path: Path, options: dict[str, Any], rope: str | 
     records = TEXTS + (IMAGES if "on_long" not in options else [record(9, [70])])
     index = make_index(tmp_path, {"all": records}, capacity=64, **options)
     encode = Padding(rope=rope)
-    wholes = {one["id"]: normalise(encode(one)) for one in records}
+    wholes = {one["id"]: normalise_sample(encode(one)) for one in records}
     dataset, padding = PackedDataset(index, encode), 0
     for k in range(len(dataset)):
         planned, pack = index.pack(k), dataset[k].joined()
