@@ -59,8 +59,8 @@ def precompute(quiet: bool, as_json: bool, images: bool, **options: Any) -> None
     """Write the SOURCEs back with _text_tokens and mm_inputs_meta in every record.
 
     For trainers that pack inside the job: the two sum to the record's exact length. JSON becomes
-    JSON Lines, Parquet files get two columns, in the same order; a record that cannot be counted is
-    left as it is. DIR/.packidx.json says what the counts were made with.
+    JSON Lines; a record that cannot be counted is left as it is. DIR/.packidx.json says what the
+    counts were made with.
     """
     from packidx.estimate.summary import rejection_warnings
     from packidx.precompute import precompute as run

@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Unpack
 
 import orjson
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from packidx.errors import BadRecord, SourceError
 from packidx.estimate import estimate_lengths
@@ -36,7 +34,6 @@ from packidx.precompute.sources import Options, find_sources
 from packidx.records.containers.base import local_shard
 from packidx.records.conversation import MediaInfo
 from packidx.records.media.opener import media_info
-from packidx.records.media.paths import MediaRoot
 from packidx.records.read import ReadRecord
 from packidx.records.shards import check_unchanged
 from packidx.run import open_workers
@@ -50,12 +47,6 @@ KIND = Kind(
     format="packidx-precomputed",
 )
 _COLUMNS = ["text_tokens", "length", "media", "method", "reason"]
-_ENTRIES = {"images": pa.int64(), "videos": pa.float64(), "audios": pa.int64()}
-_TYPES = (
-    pa.int64(),
-    pa.struct({f"{name}_make_meta": pa.list_(pa.list_(kind)) for name, kind in _ENTRIES.items()}),
-)
-"""Types of the two columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,14 +70,14 @@ def precompute(
 
     An entry of the latter is ``[height, width, n_tokens]``, ``[frames, height, width, fps, seconds,
     n_tokens]`` or ``[samples, sampling rate, n_tokens]``.
-    ``_text_tokens`` and the media's ``n_tokens`` sum to ``len(input_ids)``. Parquet files get two
-    columns; JSON in all its forms becomes JSON Lines, a line of which keeps its bytes and gets two
-    keys. A record that cannot be counted is written as it is; what is not JSON at all, inside of an
-    array or of a compressed file, is left out, with a warning. `output` is built beside its place
-    and put there whole; its bytes do not depend on `workers`.
+    ``_text_tokens`` and the media's ``n_tokens`` sum to ``len(input_ids)``. JSON in all its forms
+    becomes JSON Lines, a line of which keeps its bytes and gets two keys. A record that cannot be
+    counted is written as it is; what is not JSON at all, inside of an array or of a compressed
+    file, is left out, with a warning. `output` is built beside its place and put there whole; its
+    bytes do not depend on `workers`.
 
     Args:
-        sources: files, globs, folders or mixes, as for `packidx.estimate_lengths`.
+        sources: JSON or JSON Lines, as for `packidx.estimate_lengths`.
         output: a folder that is not there yet, or empty. Each shard is in it under the shortest
             end of its path that no other shard has.
         processor: folder or hub name of a Hugging Face processor.
@@ -99,7 +90,7 @@ def precompute(
         OptionError: an option or `output` cannot be used.
     """
     begun, output = time.monotonic(), os.fspath(output)
-    found = find_sources(sources, options, output, KIND, ("jsonl", "json", "parquet"))
+    found = find_sources(sources, options, output, KIND)
     # One name for all jobs: what a killed run has counted serves the next one, whatever that is.
     with replacing(output, KIND, "precompute") as built:
         files.remove_tree(built.table)
@@ -177,28 +168,34 @@ class JoinTask(NamedTuple):
     """Path of the file that is written."""
 
 
-Given = dict[str, Any]
-"""Keys and values that a record is given; none if it is not counted."""
-
-
-def _column_names(shard: JobShard) -> tuple[str, str]:
-    """Return what a shard's layout calls ``_text_tokens`` and ``mm_inputs_meta``."""
-    columns = shard.file.layout.columns
-    return columns.get("text_tokens", TEXT_TOKENS), columns.get("mm_inputs_meta", META)
-
-
 def write_shard(task: JoinTask, lengths: Lengths) -> Sums:
-    """Write one shard with its counts.
+    """Write one shard with its counts, as JSON Lines; lines that it has keep their bytes.
 
     Raises:
         SourceError: it cannot be read, or changed since it was counted.
     """
     shard, sums = task.shard, Sums()
+    has_lines = shard.file.container == "jsonl"
     os.makedirs(os.path.dirname(task.path), exist_ok=True)
-    joined = _join_records(task, lengths, sums)
-    with local_shard(shard.file.path) as copy, files.naming(task.path):
-        write = _write_parquet if shard.file.container == "parquet" else _write_lines
-        write(copy, joined, task)
+    with (
+        local_shard(shard.file.path) as copy,
+        open(copy, "rb") as source,
+        files.naming(task.path),
+        open(task.path, "wb", buffering=1 << 20) as out,
+    ):
+        for read, given in _join_records(task, lengths, sums):
+            record, (_, offset, nbytes) = read.data, read.locator
+            line = b""
+            if has_lines and offset is not None and nbytes is not None:
+                line = os.pread(source.fileno(), nbytes, offset).strip()
+            elif record is not None:
+                line = orjson.dumps(record)
+            if given and record is not None and record.keys().isdisjoint(given):
+                line = b",".join((line[:-1], orjson.dumps(given)[1:]))
+            elif given and record is not None:
+                line = orjson.dumps({**record, **given})
+            if line:
+                out.write(line + b"\n")
     files.fsync_path(task.path)
     check_unchanged(shard.file.path, shard.stated)
     return sums
@@ -206,10 +203,9 @@ def write_shard(task: JoinTask, lengths: Lengths) -> Sums:
 
 def _join_records(
     task: JoinTask, lengths: Lengths, sums: Sums
-) -> Iterator[tuple[ReadRecord, Given]]:
-    """Yield the records of a shard in order, with what they are given, and add to `sums`."""
-    shard, at = task.shard, task.first_row
-    tokens, meta = _column_names(shard)
+) -> Iterator[tuple[ReadRecord, dict[str, Any]]]:
+    """Yield the records of a shard in order, with the keys that they get, and add to `sums`."""
+    shard, at, columns = task.shard, task.first_row, task.shard.file.layout.columns
     for part in shard.stated.ranges:
         records = shard.read(part)
         while batch := list(itertools.islice(records, BATCH)):
@@ -217,33 +213,31 @@ def _join_records(
             at += len(batch)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # here, as filters belong to all threads
-                looked_up = storage.overlapped(
-                    lambda record: _media_infos(record, shard.root), batch
-                )
+                looked_up = storage.overlapped(lambda record: _media_infos(record, shard), batch)
             for record, row, infos in zip(batch, rows, looked_up, strict=True):
-                reason = row["reason"]
+                reason, given = row["reason"], dict[str, Any]()
                 if reason is None and row["method"] == "heuristic":
                     reason = "not_compared"  # not found equal to transformers' own processor
                 elif reason is None and (infos is None or len(infos) != len(row["media"] or ())):
                     reason = "unknown_size"
-                given: Given = {}
                 sums["num_samples", ""] += 1
                 if reason is not None:
                     sums["rejected", reason] += 1
                 else:
                     sums["num_tokens", ""] += row["length"]
                     sums["method", row["method"]] += 1
-                    given[tokens] = row["text_tokens"]
+                    given[columns.get("text_tokens", TEXT_TOKENS)] = row["text_tokens"]
                     if infos:
-                        given[meta] = _make_meta(row["media"], infos)
+                        meta = _make_meta(row["media"], infos)
+                        given[columns.get("mm_inputs_meta", META)] = meta
                 yield record, given
 
 
-def _media_infos(record: ReadRecord, root: MediaRoot) -> list[MediaInfo] | None:
+def _media_infos(record: ReadRecord, shard: JobShard) -> list[MediaInfo] | None:
     """Return what is known of a record's media; None if one of them cannot be used."""
     try:
         talk = record.conversation
-        return [] if talk is None else [media_info(medium, root) for medium in talk.media]
+        return [] if talk is None else [media_info(medium, shard.root) for medium in talk.media]
     except BadRecord:  # the row says it, unless the medium has changed since
         return None
 
@@ -264,53 +258,3 @@ def _make_meta(
             numbers = [info.num_frames, *numbers, fps, seconds]
         meta.setdefault(f"{kind}s_meta", []).append([*numbers, medium["tokens"]])
     return meta
-
-
-def _write_lines(copy: str, joined: Iterator[tuple[ReadRecord, Given]], task: JoinTask) -> None:
-    """Write the shard as JSON Lines; those that it has already keep their bytes."""
-    has_lines = task.shard.file.container == "jsonl"
-    with open(copy, "rb") as source, open(task.path, "wb", buffering=1 << 20) as out:
-        for read, given in joined:
-            record, (_, offset, nbytes) = read.data, read.locator
-            line = b""
-            if has_lines and offset is not None and nbytes is not None:
-                line = os.pread(source.fileno(), nbytes, offset).strip()
-            elif record is not None:
-                line = orjson.dumps(record)
-            if given and record is not None and record.keys().isdisjoint(given):
-                line = b",".join((line[:-1], orjson.dumps(given)[1:]))
-            elif given and record is not None:
-                line = orjson.dumps({**record, **given})
-            if line:
-                out.write(line + b"\n")
-
-
-def _write_parquet(copy: str, joined: Iterator[tuple[ReadRecord, Given]], task: JoinTask) -> None:
-    """Write the shard with its two columns, row group by row group."""
-    names = _column_names(task.shard)
-    try:
-        source = pq.ParquetFile(os.path.abspath(copy), pre_buffer=False)
-        written = _with_counts(source.schema_arrow.empty_table(), names, []).schema
-        codec = "snappy"
-        if source.num_row_groups and source.metadata.num_columns:
-            codec = source.metadata.row_group(0).column(0).compression.lower()
-        codec = codec.replace("uncompressed", "none")
-        with source, pq.ParquetWriter(task.path, written, compression=codec) as out:
-            for number in range(source.num_row_groups):
-                table = source.read_row_group(number, use_threads=False)
-                values = [given for _, given in itertools.islice(joined, table.num_rows)]
-                table = _with_counts(table, names, values)
-                out.write_table(table, row_group_size=max(1, table.num_rows))
-    except pa.ArrowException as error:
-        text = f"{task.shard.file.path} is a Parquet file that is damaged ({error})"
-        raise SourceError(text) from None
-
-
-def _with_counts(table: pa.Table, names: Sequence[str], values: Sequence[Given]) -> pa.Table:
-    """Return `table` with the two columns, in their own places or behind the others."""
-    for name, kind in zip(names, _TYPES, strict=True):
-        column = pa.array([given.get(name) for given in values], kind)
-        at = table.schema.get_field_index(name)
-        put = table.append_column if at < 0 else functools.partial(table.set_column, at)
-        table = put(name, column)
-    return table

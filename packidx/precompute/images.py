@@ -46,7 +46,6 @@ KIND = Kind(what="folder of resized images", manifest=".packidx.json", format="p
 FOLDER, _ORIGINAL = "images", "original"
 _RECORDS = 512
 """Records per task; a task reads over the records of its range before them."""
-_TEXT = ("jsonl", "json")
 _ENDING, _PREDICTOR = ".tif", 317
 """TIFF with Zstandard over differences of neighbours (tag 317): of 4-megapixel photographs 0.6
 bytes a pixel and 2.9 ms a megapixel to read; lossless WebP takes 9 ms, PNG 10 to 17."""
@@ -103,7 +102,7 @@ def write_images(
     """
     begun, progress, output = time.monotonic(), progress or report_nothing, os.fspath(output)
     workers = options.get("workers")
-    found = find_sources(sources, options, output, KIND, _TEXT, "__")
+    found = find_sources(sources, options, output, KIND, "__")
     load_encoder = functools.partial(
         ProcessorEncoder,
         os.fspath(processor),

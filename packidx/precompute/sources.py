@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
@@ -42,17 +41,12 @@ class FoundSources(NamedTuple):
 
 
 def find_sources(
-    sources: Sequence[str] | str,
-    options: Options,
-    output: str,
-    kind: Kind,
-    containers: Sequence[str],
-    separator: str = "/",
+    sources: Sequence[str] | str, options: Options, output: str, kind: Kind, separator: str = "/"
 ) -> FoundSources:
     """Find the shards of sources, and refuse an output that would mix with other files.
 
     Args:
-        containers, separator: as of `output_names`.
+        separator: between the parts of a path in the output.
 
     Raises:
         SourceError: a source cannot be used, or two of its shards would be one file.
@@ -73,44 +67,37 @@ def find_sources(
             "copy it to the store then"
         )
     check_free(output, kind)
-    return FoundSources(given, shards, output_names(shards, containers, separator), media)
+    return FoundSources(given, shards, output_names(shards, separator), media)
 
 
-def output_names(
-    shards: Sequence[InputFile], containers: Sequence[str], separator: str = "/"
-) -> list[str]:
+def output_names(shards: Sequence[InputFile], separator: str = "/") -> list[str]:
     """Each shard's path below the output: the shortest end of its own that tells it from the rest.
-
-    Args:
-        containers: kinds of files that are written back, compressed or not.
-        separator: between the parts of a path.
 
     Raises:
         OptionError: sides of preference pairs are taken, of which a record has two.
-        SourceError: a shard is of another kind, or two of them would be one file.
+        SourceError: a shard is not JSON, or two of them would be one file.
     """
-    for shard in shards:
+    names: dict[str, str] = {}
+    for shard, name in zip(shards, short_names([shard.path for shard in shards]), strict=True):
+        kind, _, compression = shard.container.partition(".")
         if shard.layout.pair is not None:
             raise OptionError(
                 f"the mix says `pair` of {shard.source}, and a record that is written back has "
                 "both sides and room for one's count: leave `pair` out, or write each side's "
                 "records yourself"
             )
-        if shard.container.partition(".")[0] not in containers:
+        if kind not in ("json", "jsonl"):
             raise SourceError(
-                f"{shard.uri} is a {shard.container} file, and precompute writes "
-                f"{', '.join(containers)} here: save the data set as one of them first"
+                f"{shard.uri} is a {shard.container} file, and precompute writes back JSON and JSON"
+                " Lines: save the data set as one of them first"
             )
-    names = []
-    for shard, name in zip(shards, short_names([shard.path for shard in shards]), strict=True):
-        endings = {"jsonl": 0, "parquet": 0, "json": 1}.get(shard.container, 2)
-        stem = name.rsplit(".", endings)[0] if endings else name
-        names.append((f"{stem}.jsonl" if endings else name).replace("/", separator))
-    for name, number in Counter(names).items():
-        if number > 1:
-            same = [shard.uri for shard, own in zip(shards, names, strict=True) if own == name]
+        if shard.container != "jsonl":
+            name = name.rsplit(".", 2 if compression else 1)[0] + ".jsonl"
+        name = name.replace("/", separator)
+        if name in names:
             raise SourceError(
-                f"{' and '.join(same[:2])} would both be {name} in the output: rename one of them, "
-                "or write them to two folders"
+                f"{names[name]} and {shard.uri} would both be {name} in the output: rename one of"
+                " them, or write them to two folders"
             )
-    return names
+        names[name] = shard.uri
+    return [*names]

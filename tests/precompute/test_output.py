@@ -18,7 +18,6 @@ from packidx.records import shards as sources
 from packidx.records.shards import InputFile
 from packidx.records.sources.find_shards import find_shards
 
-KINDS = ("jsonl", "json", "parquet")
 GOOD = '{"messages": [{"role": "user", "content": "hello there"}]}\n'
 
 
@@ -88,13 +87,13 @@ def test_no_output_is_ever_replaced(processor: str, tmp_path: Path) -> None:
 def test_what_cannot_be_written_back_is_refused() -> None:
     pairs = InputFile("/x/a.jsonl", "/x/a.jsonl", "s", layout=Layout(pair="chosen"))
     with pytest.raises(OptionError, match="the mix says `pair` of s, and a record that is written"):
-        output_names([pairs], KINDS)
-    for kind in ("tar", "arrow", "csv.gz"):
-        with pytest.raises(SourceError, match=f"is a {kind} file, and precompute writes jsonl"):
-            output_names([InputFile("/x/a", "/x/a", "s", kind)], KINDS)
+        output_names([pairs])
+    for kind in ("tar", "parquet", "csv.gz"):
+        with pytest.raises(SourceError, match=f"is a {kind} file, and precompute writes back JSON"):
+            output_names([InputFile("/x/a", "/x/a", "s", kind)])
     shards = [InputFile(f"/x/a.{kind}", f"/x/a.{kind}", "s", kind) for kind in ("json", "jsonl.gz")]
     with pytest.raises(SourceError, match=r"would both be a\.jsonl"):
-        output_names(shards, KINDS)
+        output_names(shards)
 
 
 def test_workers_do_not_change_a_byte(

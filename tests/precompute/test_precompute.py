@@ -19,7 +19,6 @@ from record_files import WRITERS, chats
 from packidx.errors import SourceError
 from packidx.estimate import estimate_lengths
 from packidx.precompute import precompute
-from packidx.records import shards
 from packidx.records.media.paths import MediaRoot
 
 WRITTEN = re.compile(rb',"_text_tokens":\d+(?:,"mm_inputs_meta":\{"images_meta":[^{}]*\})?')
@@ -167,44 +166,6 @@ def test_old_values_give_way_wherever_they_stand(processor: str, tmp_path: Path)
     assert values[0]["_text_tokens"] == values[1]["_text_tokens"] > 10
     assert all(value["mm_inputs_meta"] == {"images_meta": [[40, 30, 6]]} for value in values)
     assert all(line.count("text_tokens") == 1 for line in found)
-
-
-def test_parquet_gets_two_columns(
-    processor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shards, "TASK_BYTES", 2000)
-    records = [{**record, "_text_tokens": 3} for record in chats(60)]
-    records[7]["images"] = ["none.png"]
-    for number in range(60):
-        Image.new("RGB", (60 + number, 40)).save(tmp_path / f"{number}.png")
-    source = pa.Table.from_pylist(records).replace_schema_metadata({"mine": "kept"})
-    source = source.set_column(0, "id", source["id"].dictionary_encode())
-    pq.write_table(source, tmp_path / "a.parquet", row_group_size=13, compression="zstd")
-    summary = precompute(str(tmp_path / "a.parquet"), tmp_path / "out", processor, workers=1)
-    assert summary.rejected == {"missing_media": 1}
-    file = pq.ParquetFile(tmp_path / "out" / "a.parquet")
-    groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
-    assert [group.num_rows for group in groups] == [13, 13, 13, 13, 8]
-    assert groups[0].column(0).compression == "ZSTD"
-    found = file.read()
-    assert found.column_names == [*source.column_names, "mm_inputs_meta"]
-    assert found.schema.metadata[b"mine"] == b"kept"
-    kept = [name for name in source.column_names if name != "_text_tokens"]
-    assert found.select(kept).equals(source.select(kept))
-    tokens, meta = found["_text_tokens"].to_pylist(), found["mm_inputs_meta"].to_pylist()
-    assert (tokens[7], meta[7]) == (None, None)
-    options = {"workers": 1, "media_root": tmp_path}
-    estimate_lengths(
-        str(tmp_path / "a.parquet"), tmp_path / "exact", processor=processor, **options
-    )
-    expected = table(tmp_path / "exact")["length"].to_pylist()
-    sums = [(t or 0) + media_tokens(m) for t, m in zip(tokens, meta, strict=True)]
-    assert sums == expected
-    estimate_lengths(str(tmp_path / "out"), tmp_path / "read", **options)
-    again = table(tmp_path / "read")
-    counted = [row for row in range(60) if row != 7]
-    assert again.take(counted)["length"].to_pylist() == [expected[row] for row in counted]
-    assert set(again.take(counted)["method"].to_pylist()) == {"precomputed"}
 
 
 def test_a_mix_names_the_columns(processor: str, tmp_path: Path) -> None:
