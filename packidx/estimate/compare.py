@@ -24,7 +24,7 @@ from packidx.errors import BadRecord, PackidxError
 from packidx.format.manifest import Compared
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
-from packidx.processor.kinds import DOCUMENT, TEXT, words_of
+from packidx.processor.kinds import DOCUMENT, TEXT, record_kind, words_of
 from packidx.records.conversation import Conversation, MediaInfo
 from packidx.software import installed
 
@@ -32,6 +32,8 @@ MAX_KINDS = 64
 """Kinds that are compared; records of rarer ones are built."""
 _MOST_PATCHES = 1 << 17
 """Patches of a sample that is built, some 3 GB."""
+MERGING = "text that merges with media"
+"""Word of the kinds of such records, which are built."""
 
 
 class Comparer:
@@ -84,15 +86,11 @@ class Comparer:
         version = f"transformers {installed('transformers')}"
         return Compared(by=version, computed=computed, built=built)
 
-    def is_exact(self, kind: str, is_sure: bool = True) -> bool:
-        """Return True if the rules count records of this kind.
-
-        Args:
-            is_sure: as of the method, of the record.
-        """
+    def is_exact(self, kind: str) -> bool:
+        """Return True if the rules count records of this kind."""
         files = self.files
         is_other = kind in self.compared.built or self.kinds.get(kind)
-        if not is_sure or files.doubt is not None or is_other or files.builds_all:
+        if files.doubt is not None or is_other or files.builds_all:
             return False
         # The rules of a family are compared by our tests.
         return not files.is_probed or kind in self.compared.computed or kind in self.kinds
@@ -104,28 +102,24 @@ class Comparer:
         is_equal = kind in self.kinds and self.kinds[kind] is None
         return not is_equal and self._real_processor(kind) is not None
 
-    def is_sure(self, conversation: Conversation, infos: Sequence[MediaInfo | None]) -> bool:
-        """Return True if text never merges with what the processor writes for the media."""
-        vision = self.files.vision
-        pairs = zip(conversation.media, infos, strict=True)
-        return not isinstance(vision, ProbedMedia) or all(
-            info is None or vision.is_apart(medium.kind, info) for medium, info in pairs
-        )
+    def kind_of(self, conversation: Conversation, infos: Sequence[MediaInfo | None]) -> str:
+        """Return the kind of a record; `MERGING` if its text may merge with what the processor
+        writes for media of these sizes."""
+        kind, vision = record_kind(conversation, fine=self.files.is_probed), self.files.vision
+        if isinstance(vision, ProbedMedia):
+            for medium, info in zip(conversation.media, infos, strict=True):
+                if info is not None and not vision.is_apart(medium.kind, info):
+                    return f"{kind}, {MERGING}"
+        return kind
 
     def build(
-        self,
-        conversation: Conversation,
-        kind: str,
-        *,
-        only_compare: bool = False,
-        is_sure: bool = True,
+        self, conversation: Conversation, kind: str, *, only_compare: bool = False
     ) -> dict[str, Any] | None:
         """Build a record, unless it turns out that the rules count its kind.
 
         Args:
             conversation: its media are opened.
             only_compare: compare the kind if it is new, and build nothing else.
-            is_sure: as of the method; False builds the record whatever its kind.
 
         Returns:
             ``input_ids`` and ``labels``, int64 ``[T]``, and the processor's other outputs; None if
@@ -136,7 +130,7 @@ class Comparer:
         """
         why = self.compared.built.get(kind) or self.kinds.get(kind)
         is_new, files, rules = why is None, self.files, self.rules
-        if only_compare and not (is_new and is_sure):
+        if only_compare and not is_new:
             return None
         must_build = not is_new or ((files.is_probed or files.builds_all) and not only_compare)
         conversation = as_requested(conversation, files)
@@ -150,7 +144,7 @@ class Comparer:
             return None
         try:
             built = whole_sample(self._real_processor(kind), files, conversation, every_frame=True)
-            if is_sure and is_new:
+            if is_new:
                 why = self.kinds[kind] = self._find_difference(kind, own, built, conversation)
                 if why is None:
                     return None
@@ -176,7 +170,7 @@ class Comparer:
         vision = self.files.vision
         if self.files.builds_all:
             return "its tokenizer has rules of its own"
-        if vision is not None and not words_of(kind).isdisjoint(vision.unpredictable):
+        if vision is not None and not words_of(kind).isdisjoint((*vision.unpredictable, MERGING)):
             return "lengths depend on more than the sizes of media"
         if len(self.compared.computed) + len(self.compared.built) + len(self.kinds) >= MAX_KINDS:
             return f"more than {MAX_KINDS} kinds of records"

@@ -22,7 +22,6 @@ from packidx.io import storage
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import HEURISTIC, Counts
-from packidx.processor.kinds import record_kind
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.processor.text.gigatoken import Gigatoken
 from packidx.records.conversation import Conversation, MediaInfo, map_media
@@ -77,8 +76,6 @@ class ExaminedRecord:
     """Counts of the sample, if it was built."""
     kind: str | None = None
     """Kind of the record, if a processor counts it."""
-    is_sure: bool = True
-    """True if the length is sure (`Comparer.is_sure`)."""
     error: BadRecord | None = None
 
 
@@ -160,13 +157,12 @@ class RecordCounter:
         talk, comparer = item.conversation, self.comparer
         if comparer is None or talk is None or talk.input_ids is not None:
             return
-        kind = item.kind = record_kind(talk, fine=comparer.files.is_probed)
-        is_sure = item.is_sure = not talk.media or comparer.is_sure(talk, item.infos)
-        if is_sure and not comparer.needs(kind):
+        kind = item.kind = comparer.kind_of(talk, item.infos)
+        if not comparer.needs(kind):
             return
         if record.conversation is not None:
             talk = MediaOpener(shard.root).open(record.conversation)
-        built = comparer.build(talk, kind, only_compare=only, is_sure=is_sure)
+        built = comparer.build(talk, kind, only_compare=only)
         if built is not None:
             item.measured = measure_sample(built, [medium.kind for medium in talk.media])
 
@@ -176,7 +172,7 @@ class RecordCounter:
         counts = self.counter.count(talks, [item.infos for item in items])
         for number, item in enumerate(items):
             kind, comparer = item.kind, self.comparer
-            if kind and comparer and not comparer.is_exact(kind, item.is_sure):
+            if kind and comparer and not comparer.is_exact(kind):
                 counts.method[number] = max(counts.method[number], HEURISTIC)
         return counts
 

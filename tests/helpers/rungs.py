@@ -11,7 +11,6 @@ from packidx.estimate.compare import Comparer
 from packidx.format.manifest import Compared
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
-from packidx.processor.kinds import record_kind
 from packidx.records.conversation import Conversation
 
 
@@ -35,19 +34,18 @@ def lengths(
     rules = ConversationCounter(files)
     counted: list[Length | BadRecord] = []
     for talk in talks:
-        kind = record_kind(talk, fine=files.is_probed)
+        infos = [info_of(medium) for medium in talk.media]
         try:
-            is_sure = comparer.is_sure(talk, [info_of(medium) for medium in talk.media])
-            needs = not is_sure or comparer.needs(kind)
-            built = comparer.build(talk, kind, is_sure=is_sure) if needs else None
+            kind = comparer.kind_of(talk, infos)
+            built = comparer.build(talk, kind) if comparer.needs(kind) else None
         except BadRecord as error:
             counted.append(error)
             continue
         if built is not None:
             counted.append(Length(len(built["input_ids"]), True, True))
             continue
-        counts = rules.count([talk], [[info_of(medium) for medium in talk.media]])
-        is_exact = comparer.is_exact(kind, is_sure) and int(counts.method[0]) == 0
+        counts = rules.count([talk], [infos])
+        is_exact = comparer.is_exact(kind) and int(counts.method[0]) == 0
         length = Length(int(counts.length[0]), is_exact, False)
         counted.append(counts.errors.get(0, length))
     return counted
