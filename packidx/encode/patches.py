@@ -96,7 +96,6 @@ class ImagePatches:
         self._dtype = getattr(import_torch(), form)
         self._side, self._merge = int(part.patch_size), int(part.merge_size)
         self._resample = int(part.resample)
-        self._terms: tuple[torch.Tensor, torch.Tensor] | None = None
         self._is_same: dict[tuple[Any, ...], bool] = {}
 
     def learn(self) -> bool:
@@ -112,7 +111,6 @@ class ImagePatches:
         if np.isnan(table).any():
             return False
         self.table = np.repeat(table[None], frames, axis=0)
-        self._terms = self._as_terms()
         noises = [_make_noise(*sides) for sides in _SIDES]
         return all(self._is_equal(image) for image in (squares, *noises, noises[0].convert("L")))
 
@@ -256,28 +254,16 @@ class ImagePatches:
 
     def _fill_floats(self, cut: NDArray[np.uint8], out: torch.Tensor) -> None:
         """Write what the processor makes of a patch's bytes into each of its frames."""
-        library = import_torch()
-        frames = len(self.table)
-        into = out.view(len(cut), 3, -1)
+        library, into = import_torch(), out.view(len(cut), 3, -1)
+        columns = np.ascontiguousarray(self.table[0].T)
+        chunk = np.empty((_CHUNK, *cut.shape[1:]), np.float32)
         for begin in range(0, len(cut), _CHUNK):
             some = cut[begin : begin + _CHUNK]
-            if self._terms is not None:
-                values = library.from_numpy(some).float().sub_(self._terms[0]).div_(self._terms[1])
-            else:
-                found = [self.table[0, some[:, channel], channel] for channel in range(3)]
-                values = library.from_numpy(np.stack(found, axis=1))
-            values = values.to(out.dtype)
-            library.cat([values] * frames, 2, out=into[begin : begin + _CHUNK])
-
-    def _as_terms(self) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Return ``[3, 1]`` what is subtracted from a value, and by what the rest is divided, if
-        that makes the table: it is quicker than looking values up."""
-        library, part = import_torch(), self._part
-        scale = 1.0 / part.rescale_factor
-        mean, std = (library.tensor(each) * scale for each in (part.image_mean, part.image_std))
-        values = (library.arange(256.0)[:, None] - mean) / std
-        is_table = np.array_equal(values.numpy(), self.table[0])
-        return (mean[:, None], std[:, None]) if is_table else None
+            floats = chunk[: len(some)]
+            for channel, column in enumerate(columns):
+                np.take(column, some[:, channel], out=floats[:, channel], mode="clip")
+            values = library.from_numpy(floats).to(out.dtype)
+            library.cat([values] * len(self.table), 2, out=into[begin : begin + _CHUNK])
 
 
 # -- images ----------------------------------------------------------------------------------------
@@ -295,14 +281,8 @@ def _as_rgb(image: Image.Image) -> Image.Image:
 
 
 def _image_kind(image: Image.Image, grid: Sequence[int], side: int, square: int) -> tuple[Any, ...]:
-    """The properties by which a processor may treat an image otherwise: its mode, whether it
-    is enlarged, shrunk or about as large as it was, and whether a side is shorter than a token's
-    square, which some releases refuse.
-
-    Args:
-        side: of a patch, in pixels.
-        square: of a token, in pixels.
-    """
+    """Return what a processor may go by: an image's mode, its scale, True if it is narrower than
+    a token's `square` of pixels, which some releases refuse; `side` is a patch's."""
     is_narrow = min(image.size) < square
     ratio = math.prod(grid) * side**2 / (image.width * image.height)
     scale = round(2 * math.tanh(math.log2(ratio)))

@@ -29,7 +29,7 @@ from packidx.format.manifest import DEFAULT, RecordRange
 from packidx.format.schema import FORMAT_VERSION
 from packidx.io import files, urls
 from packidx.io.output_folder import Kind, replacing
-from packidx.precompute.sources import Options, find_sources
+from packidx.precompute.counts import Options, find_sources
 from packidx.records.conversation import Media
 from packidx.records.dialects.raw_record import KNOWN
 from packidx.records.media.images import label_of, open_image, read_image

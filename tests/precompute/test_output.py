@@ -13,7 +13,7 @@ from packidx_cli.main import main
 from packidx.errors import OptionError, SourceError
 from packidx.format.manifest import Layout
 from packidx.precompute import precompute
-from packidx.precompute.sources import output_names
+from packidx.precompute.counts import output_names
 from packidx.records import shards as sources
 from packidx.records.shards import InputFile
 from packidx.records.sources.find_shards import find_shards

@@ -1,14 +1,22 @@
 """Chat templates: a conversation as the text that is tokenized, and where its labels are.
 
 Jinja renders a record once, as transformers does, and its label spans are found in that rendering
-(`spans`). Records with tools or further keys, and those that a template writes in a way of their
-own, are rendered again with marks around their texts.
+by the layout of its form. The form of a conversation is all of it but the *cores* of its texts:
+texts without the white space at their ends. Per form the template renders stand-in texts once, with
+marks around them. That gives its layout: the words before, between and behind the cores, and where
+the label spans are among them. If words and a record's cores make up its rendering, its spans are
+those; else its own texts get marks, as those of records with tools or further keys.
+
+Example: ``<user>Hi<end><model>Yes<end>`` is the words ``<user>``, ``<end><model>`` and ``<end>``
+around two cores; the label span begins at the end of the second and ends at that of the third.
 """
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -18,21 +26,23 @@ import jinja2.nodes
 
 from packidx.errors import BadRecord, SourceError
 from packidx.processor.chat_template import environment, marks
-from packidx.processor.chat_template.marks import Lost, Shown, Span
+from packidx.processor.chat_template.marks import Lost, Shown, Span, find_gaps
 from packidx.processor.chat_template.messages import Form, Message, find_names
-from packidx.processor.chat_template.placeholders import Placeholders
-from packidx.processor.chat_template.spans import MAX_FORMS, Layout, split_form, with_stand_ins
 from packidx.processor.chat_template.turns import (
     Render,
     TurnWords,
     block_spans,
+    compile_any,
     learn_words,
     marked_spans,
 )
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
-from packidx.records.conversation import Conversation, Turn
+from packidx.records.conversation import Conversation, Media, Turn
 
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
+
+MAX_FORMS = 4096
+"""Layouts that are kept."""
 
 
 @dataclass(slots=True)  # not frozen: there is one per record, and frozen ones are made slowly
@@ -46,6 +56,155 @@ class Rendered:
     media: tuple[int, ...] = ()
     """First character of each medium's placeholder, in the record's order of appearance; a template
     may write them in another."""
+
+
+def split_form(turns: Sequence[Turn]) -> tuple[Hashable, list[str]]:
+    """Return the form of messages, and the cores of their texts."""
+    form: list[Hashable] = []
+    cores = []
+    for turn in turns:
+        form.append((turn.role, turn.text_as_list, len(turn.parts)))
+        for part in turn.parts:
+            if not isinstance(part, str):
+                form.append((part.kind,))
+            elif core := part.strip():
+                cores.append(core)
+                form.append(None if len(core) == len(part) else part.partition(core)[::2])
+            else:
+                form.append(part)
+    return tuple(form), cores
+
+
+def with_stand_ins(turns: Sequence[Turn]) -> tuple[Turn, ...]:
+    """Return messages of the same form with other cores."""
+
+    def stand_in(part: str | Media, number: int) -> str | Media:
+        if not isinstance(part, str) or not (core := part.strip()):
+            return part
+        return part.replace(core, f"Quokka {number}.", 1)
+
+    return tuple(
+        replace(turn, parts=tuple(stand_in(part, number) for part in turn.parts))
+        for number, turn in enumerate(turns)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A template's words around the cores of a form's texts."""
+
+    words: Sequence[str]
+    """``[n + 1]`` what is before, between and behind the cores that are written."""
+    cores: Sequence[int]
+    """``[n]`` their numbers among all cores."""
+    borders: Sequence[tuple[int, int]]
+    """Starts and ends of label spans in turn: number of the words, and characters into these."""
+
+    @classmethod
+    def of(cls, shown: Shown, spans: Sequence[Span]) -> Layout | None:
+        """Return the layout of a rendering with these label spans; None if the template takes texts
+        apart or writes them twice."""
+        cores = [each.number for each in shown.stretches]
+        if len({*cores}) < len(cores) or not all(e.begins and e.ends for e in shown.stretches):
+            return None
+        starts = [0, *(each.end for each in shown.stretches)]
+        ends = [*(each.start for each in shown.stretches), len(shown.text)]
+        words = [shown.text[start:end] for start, end in zip(starts, ends, strict=True)]
+        borders = []
+        for border in itertools.chain(*spans):
+            number = bisect.bisect_right(starts, border) - 1
+            if border > ends[number]:
+                return None
+            borders.append((number, border - starts[number]))
+        return cls(words, cores, borders)
+
+    def find(self, cores: Sequence[str], text: str) -> tuple[Span, ...] | None:
+        """Return the label spans of the rendering `text` of a record with these cores; None if it
+        has another layout."""
+        pieces = [self.words[0]]
+        for number, words in zip(self.cores, self.words[1:], strict=True):
+            pieces += cores[number], words
+        if "".join(pieces) != text:
+            return None
+        ends = [0, *itertools.accumulate(map(len, pieces))]
+        places = iter([ends[2 * number] + into for number, into in self.borders])
+        return tuple(zip(places, places, strict=True))
+
+
+class Placeholders:
+    """The tokens that a template writes for media.
+
+    Args:
+        tokens: by kind.
+        render: a conversation as the template writes it.
+    """
+
+    def __init__(self, tokens: Mapping[str, str], render: Callable[[Conversation], str]) -> None:
+        self.pattern = compile_any(tokens.values())
+        self.of_kind = dict(tokens)
+        self._render = render
+        self._around: dict[str, str] = {}
+
+    def find(self, conversation: Conversation, text: str) -> tuple[int, ...]:
+        """First character of each medium's placeholder in the rendering `text`.
+
+        Some templates write a turn's images before its videos: the nth placeholder of a kind is the
+        nth medium of that kind, wherever it stands.
+
+        Raises:
+            BadRecord: ``media_token_in_text`` or ``media_not_rendered``.
+        """
+        if self.pattern is None:
+            return ()
+        written = [(match.group(), match.start()) for match in self.pattern.finditer(text)]
+        media = [self.of_kind.get(medium.kind, "") for medium in conversation.media]
+        if not written and not media:
+            return ()
+        for turn in conversation.turns:
+            for part in turn.parts:
+                if isinstance(part, str) and (hit := self.pattern.search(part)):
+                    detail = f"a {turn.role} turn's text holds {hit.group()!r}: remove or escape it"
+                    raise BadRecord("media_token_in_text", detail)
+        tokens = [token for token, _ in written]
+        if tokens == media:
+            return tuple([at for _, at in written])
+        if sorted(tokens) != sorted(media):
+            reason = "media_not_rendered" if len(written) < len(media) else "media_token_in_text"
+            numbers = f"{len(written)} media placeholders for {len(media)} media"
+            raise BadRecord(reason, f"the rendered text has {numbers}")
+        left = {own: iter([at for token, at in written if token == own]) for own in set(tokens)}
+        return tuple([next(left[token]) for token in media])
+
+    def write(self, conversation: Conversation) -> tuple[str, tuple[Span, ...], tuple[int, ...]]:
+        """A document's text, where its own words are, and its media's placeholders.
+
+        Raises:
+            BadRecord: ``bad_text``; ``media_token_in_text`` if a text holds a placeholder token;
+                ``media_not_rendered`` if the processor takes no such media.
+        """
+        text, spans = "", list[Span]()
+        for part in conversation.turns[0].parts:
+            if not isinstance(part, str):
+                text += self._write_medium(part.kind)
+                continue
+            touches = bool(spans) and spans[-1][1] == len(text)  # a token may reach over both
+            start = spans.pop()[0] if touches else len(text)
+            text += part
+            spans.append((start, len(text)))
+        environment.check_unicode(text)
+        return text, tuple(spans), self.find(conversation, text)
+
+    def _write_medium(self, kind: str) -> str:
+        """Return what is written for a medium of a kind: its token, and the template's words."""
+        token = self.of_kind.get(kind)
+        if token is None:
+            raise BadRecord("media_not_rendered", f"a document has a {kind}, which has no place")
+        if kind not in self._around:
+            parts = ("Text", Media(kind), "Text", Media(kind), "Text")
+            around = [gap.strip() for gap in find_gaps(self._render, Turn("user", parts))[1:3]]
+            usable = len(around) == 2 and around[0] == around[1] and around[0].count(token) == 1
+            self._around[kind] = around[0] if usable else token
+        return self._around[kind]
 
 
 class ChatTemplate:
