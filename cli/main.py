@@ -39,6 +39,7 @@ _COMMANDS = {
     "log": "List the snapshots of an index, newest first.",
     "sql": "Ask an index or lengths in SQL; without a query, at a prompt.",
     "export": "Write packs for Megatron-Energon or as WebDataset tars.",
+    "push": "Publish a snapshot as a data set of the Hugging Face Hub.",
     "freeze": "Make a snapshot of the packs that a stream gave out.",
     "verify": "Check a snapshot against its own promises and its data.",
 }

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import click
 import pytest
+from hub_server import serving
 from packidx_cli.main import cli
 
 from packidx.format import schema
@@ -93,7 +94,19 @@ def has_something_to_run(page: str) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if has_something_to_run(page)])
-def test_every_block_runs_as_it_stands(page: str, planned: Path, tmp_path: Path) -> None:
+def test_every_block_runs_as_it_stands(
+    page: str, planned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "packidx push " in text_of(page):
+        with serving() as hub, monkeypatch.context() as patch:
+            for name, value in hub.environment(tmp_path / "hub").items():
+                patch.setenv(name, value)
+            run_blocks(page, planned, tmp_path)
+    else:
+        run_blocks(page, planned, tmp_path)
+
+
+def run_blocks(page: str, planned: Path, tmp_path: Path) -> None:
     folder = tmp_path / "work"
     shutil.copytree(planned, folder, symlinks=True)
     for kind, text in blocks(page):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
@@ -14,6 +15,10 @@ from packidx.index.reader import Index
 from packidx.io import storage, urls
 from packidx.io.output_folder import read_json_object
 
+# Folder, and behind a second "@" a snapshot.
+_ON_HUB = re.compile(
+    r"(hf://datasets/[^/@]+/[^/@]+(?:@(?:refs/(?:pr|convert)/)?[^/@]+)?(?:/[^@]*)?)(@?)(.*)"
+)
 _BAD_HEAD = "{0} has no HEAD of a snapshot ({1!r:.50}): run `packidx plan LENGTHS -o {0}` again"
 
 
@@ -44,6 +49,8 @@ def read_head(index: str | Path) -> str | None:
 def open_index(path: str | Path | Index, roots: Mapping[str, str] | None = None) -> Index:
     """Open the newest snapshot of an index, or ``path@ID`` (a unique beginning of the id serves).
 
+    In ``hf://datasets/org/name@revision`` the first ``@`` names a revision of the repository.
+
     `roots` are as `Index` has them.
 
     Raises:
@@ -59,7 +66,8 @@ def open_index(path: str | Path | Index, roots: Mapping[str, str] | None = None)
     if isinstance(path, Index):
         return Index(path.path, path.id, {**path.roots, **(roots or {})}) if roots else path
     whole, wanted = urls.local_path(str(path)), None
-    folder, at, ident = whole.rpartition("@")
+    of_hub = _ON_HUB.fullmatch(whole)
+    folder, at, ident = of_hub.groups() if of_hub else whole.rpartition("@")
     # A URL may name a user, too: ftp://me@host/index.
     if not at or (urls.is_url(whole) and "/" in ident) or storage.exists(whole):
         folder = whole

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import json
@@ -98,6 +99,46 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_HEAD(self) -> None:
         self._answer()
+
+    def do_POST(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length)
+        path = urllib.parse.unquote(self.path.partition("?")[0]).strip("/").split("/")
+        self.served.requests.append("/".join(path))
+        if path == ["api", "repos", "create"]:
+            made = json.loads(body)
+            repo = f"{made['organization']}/{made['name']}"
+            status = 409 if repo in self.served.commits else 200
+            if status == 200:
+                self.served.push(repo, {".gitattributes": b""})
+            answer: Any = {"url": f"http://127.0.0.1/datasets/{repo}", "name": repo}
+            return self._send(json.dumps(answer).encode(), status)
+        if path == ["api", "validate-yaml"]:
+            return self._send(b'{"errors": [], "warnings": []}')
+        repo, what, branch = "/".join(path[2:4]), path[4], "/".join(path[5:])
+        if branch not in self.served.branches.get(repo, {}):
+            return self._send(b"{}", 404, {"X-Error-Code": "RevisionNotFound"})
+        if what == "preupload":
+            named = [each["path"] for each in json.loads(body)["files"]]
+            plain = {"uploadMode": "regular", "shouldIgnore": False}
+            answer = {"files": [{"path": name, **plain} for name in named]}
+        elif what == "paths-info":
+            wanted = set(json.loads(body)["paths"])
+            answer = [
+                each for each in self._asked(repo, ["tree", branch]) if each["path"] in wanted
+            ]
+        else:
+            lines = [json.loads(line) for line in body.splitlines()]
+            before = self.served.commits[repo][self._commit(repo, branch)]
+            added = {
+                line["value"]["path"]: base64.b64decode(line["value"]["content"])
+                for line in lines
+                if line["key"] == "file"
+            }
+            commit = self.served.push(repo, {**before, **added}, branch)
+            url = f"http://127.0.0.1/datasets/{repo}/commit/{commit}"
+            answer = {"success": True, "commitOid": commit, "commitUrl": url, "hookOutput": ""}
+        return self._send(json.dumps(answer).encode())
 
     def _answer(self) -> None:
         path = self.path.partition("?")[0]
