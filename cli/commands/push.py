@@ -24,7 +24,7 @@ def push(
     Its tables become configs of the data set viewer: packs, samples and dropped. Readers open it by
     the URL that is printed. Keys of samples and paths of shards are in it.
     """
-    from packidx.export.hub import push_to_hub
+    from packidx.inspect.hub import push_to_hub
 
     with status() as progress:
         url = push_to_hub(
