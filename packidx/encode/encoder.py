@@ -290,9 +290,7 @@ class ProcessorEncoder:
         return one_row if positions is None else positions
 
     def resized(self, image: Any) -> Any:
-        """Return an image at the size to which the processor resizes it, RGB (PIL).
-
-        None if the processor would resize that one, too.
+        """Return `ImagePatches.resized` of a PIL image.
 
         Raises:
             BadRecord: it cannot be decoded or counted, or the processor does not take it.

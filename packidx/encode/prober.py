@@ -143,10 +143,6 @@ class ProbedMedia(MediaModel):
     def _tokenizer(self) -> Any:
         return bare_tokenizer(self.processor)
 
-    @cached_property
-    def _rate(self) -> int:
-        return sampling_rate_of(self.processor)
-
     def _probe_kinds(self) -> None:
         """Find each kind's placeholder, and try whether lengths are sums."""
         talk = Conversation((Turn("user", (_TEXT,)), Turn("assistant", (_TEXT,))))
@@ -207,8 +203,7 @@ class ProbedMedia(MediaModel):
 
     def _own_ids(self, talk: Conversation) -> list[int]:
         text = self._template.render(talk).text
-        bos = self._template.special_tokens.get("bos_token")
-        adds = not (bos and text.startswith(bos))
+        adds = self._template.adds_special_tokens(text)
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=adds).ids
         return ids
 
@@ -216,28 +211,29 @@ class ProbedMedia(MediaModel):
         """Return a medium's shape as the processor gets it: of sound at its sampling rate."""
         if kind != "audio":
             return info
-        num = resampled_length(info.num_samples, info.sampling_rate, self._rate)
-        return replace(info, num_samples=num, sampling_rate=self._rate)
+        rate = sampling_rate_of(self.processor)
+        num = resampled_length(info.num_samples, info.sampling_rate, rate)
+        return replace(info, num_samples=num, sampling_rate=rate)
 
     def _count_added(self, kind: str, info: MediaInfo) -> Added:
         """Return what a medium of a shape adds, tried once per shape."""
         key = kind, self._shape_of(kind, info)
         if key not in self._added:
-            self._added[key] = self._try_shape(*key)
+            try:
+                self._added[key] = self._try_shape(*key)
+            except (NotBuilt, BadRecord) as error:
+                self._added[key] = Added(problem=str(error))
         return self._added[key]
 
     def _try_shape(self, kind: str, info: MediaInfo) -> Added:
         if kind == "image" and min(info.height, info.width) < _LEAST:
-            return Added(problem=f"rows or columns fewer than {_LEAST} may be taken for channels")
+            raise NotBuilt(f"rows or columns fewer than {_LEAST} may be taken for channels")
         values = info.num_samples or math.prod((info.num_frames, info.height, info.width))
         is_large = values > _MOST_VALUES
         if is_large and kind != "video":
-            return Added(problem=f"this {kind} is too large to try it out")
+            raise NotBuilt(f"this {kind} is too large to try it out")
         talk = _make_conversation((blank_medium(kind, info),), ("alfa", "bravo"))
-        try:
-            built = self._build_talk(talk, every_frame=not is_large)
-        except (NotBuilt, BadRecord) as error:
-            return Added(problem=str(error))
+        built = self._build_talk(talk, every_frame=not is_large)
         own, real = self._own_ids(talk), ids_of(built)
         grids = np.asarray(built.get(f"{kind}_grid_thw", [])).reshape(-1, 3).tolist()
         grid = tuple(grids[0]) if len(grids) == 1 else (0, 0, 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -115,11 +114,6 @@ def measure_sample(encoded: Mapping[str, Any], kinds: list[str] | None) -> Measu
         ends = zip(starts.tolist(), stops.tolist(), strict=True)
         row["label_spans"] = [{"start": start, "stop": stop} for start, stop in ends]
     grids = {kind: own for kind in KINDS if (own := _read_grids(encoded, kind)) is not None}
-    if kinds is None and len(grids) == 1:
-        kinds = [kind for kind, own in grids.items() for _ in own]
-    elif kinds is None and not np.any(0 if types is None else types):
-        values = (value for key, value in encoded.items() if key != "position_ids")
-        kinds = [] if all(_is_per_token(value, num) for value in values) else None
     runs = [] if types is None else _find_runs(_to_vector("mm_token_type_ids", types, num))
     if types is not None or kinds == []:
         sums = {kind: sum(size for of, _, size in runs if of == kind) for kind in KINDS}
@@ -133,12 +127,8 @@ def _media_columns(
     grids: Mapping[str, Sequence[Grid]] = MappingProxyType({}),
     runs: Sequence[tuple[str, int, int]] = (),
 ) -> Measured:
-    """Return the columns of a sample's media.
-
-    Args:
-        grids: of each kind, where they are known.
-        runs: as of `_find_runs`.
-    """
+    """Return the columns of a sample's media: `grids` of each kind, where they are known, and
+    `_find_runs`."""
     if kinds is None:
         return {"method": "exact"}
     media: list[dict[str, Any]] = [{"kind": kind} for kind in kinds]
@@ -154,13 +144,6 @@ def _media_columns(
         for medium, (_, first, size) in zip(media, runs, strict=True):
             medium.update(at=first, tokens=size)
     return columns
-
-
-def _is_per_token(value: Any, length: int) -> bool:
-    """Return True if a value cannot be of media: it has an entry per token, or is null."""
-    with contextlib.suppress(ValueError):  # arrays of several shapes
-        return value is None or np.shape(value) in ((length,), (1, length))
-    return False
 
 
 def _to_vector(name: str, value: Any, length: int | None) -> Int64s:

@@ -26,7 +26,7 @@ from packidx.estimate.counter import BATCH, JobShard, job_shards
 from packidx.estimate.parts import Sums, numbers_of, stated_sums
 from packidx.estimate.summary import CountSummary
 from packidx.format.lengths import LengthsManifest
-from packidx.format.manifest import Layout, as_planned, load_manifest
+from packidx.format.manifest import Layout, load_manifest
 from packidx.io import files, storage, urls
 from packidx.io.output_folder import Kind, check_free, replacing
 from packidx.lengths.table import Lengths, read_lengths
@@ -39,7 +39,6 @@ from packidx.records.shards import InputFile, check_unchanged, short_names
 from packidx.records.sources.find_shards import find_shards
 from packidx.run import open_workers
 from packidx.run.workers import Progress
-from packidx.software import software
 
 TEXT_TOKENS, META = "_text_tokens", "mm_inputs_meta"
 KIND = Kind(
@@ -146,21 +145,10 @@ def precompute(
                 f"({', '.join(f'{number} {reason}' for reason, number in rejected)}), so nothing "
                 "is written: packidx estimate says why, record by record"
             )
-        layouts = {source.name: source.layout for source in manifest.sources}
-        stated = {
-            "format": KIND.format,
-            "version": 1,
-            "software": software(),
-            "encoder": manifest.encoder and manifest.encoder.to_json(),
-            "text_engine": manifest.text_engine,
-            "options": {"media_root": found.media[0], "remote_media": list(found.media[1])},
-            "shards": [
-                {"name": name, **as_planned(shard).to_json(), **_sums_of(each)}
-                | ({"layout": layout.to_json()} if (layout := layouts[shard.source]) else {})
-                for name, shard, each in zip(found.names, manifest.shards, sums, strict=True)
-            ],
-            **_sums_of(total),
-        }
+        shards = zip(found.names, map(_sums_of, sums), strict=True)
+        stated = {"format": KIND.format, "version": 1, **_sums_of(total)}
+        stated |= {"shards": [{"name": name, **each} for name, each in shards]}
+        stated |= {"lengths": manifest.to_json()}
         files.write_json(os.path.join(built.table, KIND.manifest), stated)
     return PrecomputeSummary(
         path=output,

@@ -82,10 +82,6 @@ class ProcessorFiles:
 
     def fingerprint(self) -> str:
         """Return the SHA-256 that must be equal where lengths are counted and samples are built."""
-        return self._fingerprint
-
-    @cached_property
-    def _fingerprint(self) -> str:
         return digest(canonical_json(self._content))
 
     @cached_property
@@ -158,12 +154,5 @@ class ProcessorFiles:
         return self.template if conversation.tools is None else self.tool_template or self.template
 
     def adds_special_tokens(self, text: str) -> bool:
-        """Return True if the tokenizer adds its special tokens to `text`.
-
-        As transformers 5.23: `ProcessorMixin.apply_chat_template` lets it, except where the
-        template wrote a BOS; a tokenizer alone never does.
-        """
-        if self.image_settings is None:
-            return False
-        bos = self.template.special_tokens.get("bos_token")
-        return not (bos and text.startswith(bos))
+        """Return True if the tokenizer adds its special tokens to `text`; one alone never does."""
+        return self.image_settings is not None and self.template.adds_special_tokens(text)

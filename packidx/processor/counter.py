@@ -94,7 +94,9 @@ class ConversationCounter:
         features = frozenset(() if self.files is None else self.files.feature_ids)
         for number, conversation in enumerate(conversations):
             if (ids := conversation.input_ids) is not None:
-                trained = _mask_given_labels(ids, conversation.labels)
+                labels = ids if conversation.labels is None else conversation.labels
+                trained = np.asarray(labels, np.int64) >= 0
+                trained[:1] = False
                 counts.text_tokens[number], counts.label_tokens[number] = len(ids), trained.sum()
                 counts.method[number] = EXACT
                 spans.append(Spans.of(trained, np.full(len(ids), number)))
@@ -173,7 +175,8 @@ class ConversationCounter:
         batch, runs, trained, errors = self._encode_texts([expanded])
         for error in errors.values():
             raise error
-        repeats = runs.repeats_of(batch)
+        repeats = np.ones(len(batch.ids), np.int64)
+        repeats[runs.tokens] = runs.repeats
         ends = np.cumsum([len(medium) for medium in expanded.runs or ()])[:-1]
         starts = [own.tolist() for own in np.split(runs.at, ends)] if expanded.runs else []
         ids, trained = np.repeat(batch.ids, repeats), np.repeat(trained, repeats)
@@ -220,13 +223,6 @@ def _guess_tokens(conversation: Conversation) -> tuple[int, int]:
     parts = (part for turn in conversation.turns for part in turn.parts)
     texts = "".join(part for part in parts if isinstance(part, str))
     return len(texts.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN, HEURISTIC
-
-
-def _mask_given_labels(ids: Sequence[int], labels: Sequence[int] | None) -> Bools:
-    """Return which of a record's own ids contribute to the loss, bool ``[T]``."""
-    trained = np.ones(len(ids), bool) if labels is None else np.asarray(labels, np.int64) >= 0
-    trained[:1] = False
-    return trained
 
 
 def find_document_ending(files: ProcessorFiles, document: Conversation) -> Ending:

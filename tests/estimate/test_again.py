@@ -237,7 +237,7 @@ def test_other_recipes(tmp_path: Path, processors: Path, monkeypatch: pytest.Mon
     corpus.count(fresh=True)
     corpus.write("b", records("b", 10))
     assert corpus.again().num_samples == PER_SHARD
-    monkeypatch.setattr("packidx.estimate.survey.LITTLE", 0)
+    monkeypatch.setattr("packidx.estimate.api.LITTLE", 0)
     corpus.write("b", records("b"))
     reused = corpus.again()
     assert reused.num_samples == 0 and "text engine" in (reused.reason or "")

@@ -41,9 +41,9 @@ def test_names_tell_shards_apart(processor: str, tmp_path: Path) -> None:
     assert names == ["a/train.jsonl", "more.jsonl", "b/train.jsonl"]
     assert set(contents(tmp_path / "out")) == {".packidx.json", *names}
     assert [shard["num_samples"] for shard in manifest["shards"]] == [13, 12, 13]
-    for shard in manifest["shards"]:
+    for shard in manifest["lengths"]["shards"]:
         assert shard["fingerprint"] == sources.scan(shard["uri"]).sha256
-    assert manifest["encoder"] == summary.encoder
+    assert manifest["lengths"]["encoder"] == summary.encoder
     assert len(summary.encoder["fingerprint"]) == 64
     shards = find_shards([str(tmp_path / "out")])  # its manifest is not data
     assert {os.path.relpath(shard.path, tmp_path / "out") for shard in shards} == {*names}

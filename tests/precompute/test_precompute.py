@@ -190,8 +190,8 @@ def test_a_data_set_that_cannot_be_counted_is_not_written(processor: str, tmp_pa
     tags = {"role_tag": "who", "content_tag": "text"}
     precompute(str(source), out, processor, tags=tags, workers=1)
     assert b"_text_tokens" in (out / "a.jsonl").read_bytes()
-    (shard,) = json.loads((out / ".packidx.json").read_bytes())["shards"]
-    assert shard["layout"] == {"tags": tags}
+    (stated,) = json.loads((out / ".packidx.json").read_bytes())["lengths"]["sources"]
+    assert stated["layout"] == {"tags": tags}
     with pytest.raises(SourceError, match="none of the 1 records could be counted"):
         precompute(str(source), tmp_path / "two", processor, workers=1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "out"]

@@ -15,18 +15,25 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import json
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cached_property, partial
 from typing import Any
 
 import jinja2
+import jinja2.ext
 import jinja2.nodes
+import jinja2.parser
+import jinja2.runtime
+import jinja2.sandbox
+import jinja2.utils
 
 from packidx.errors import BadRecord, SourceError
-from packidx.processor.chat_template import environment, marks
-from packidx.processor.chat_template.marks import Lost, Shown, Span, find_gaps
+from packidx.processor.chat_template import marks
+from packidx.processor.chat_template.marks import BORDERS, Lost, Shown, Span, find_gaps
 from packidx.processor.chat_template.messages import Form, Message, find_names
 from packidx.processor.chat_template.turns import (
     Render,
@@ -38,6 +45,111 @@ from packidx.processor.chat_template.turns import (
 )
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.records.conversation import Conversation, Media, Turn
+
+# -- Jinja as transformers 5.23 has it (`utils/chat_template_utils.py`) ----------------------------
+
+_DICT = frozenset(dir(dict))
+_OWN = (jinja2.utils.Namespace, jinja2.runtime.LoopContext)
+
+
+class Generation(jinja2.ext.Extension):
+    """``{% generation %} … {% endgeneration %}``: rendered as its body, between `borders`."""
+
+    tags = {"generation"}
+    borders = ("", "")
+
+    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        call = self.call_method("_render_body")
+        return jinja2.nodes.CallBlock(call, [], [], body).set_lineno(line)
+
+    def _render_body(self, caller: jinja2.runtime.Macro) -> str:
+        before, after = self.borders
+        return before + str(caller()) + after
+
+
+class Bordered(Generation):
+    """``{% generation %}`` blocks between `BORDERS`."""
+
+    borders = BORDERS
+
+
+def _raise_error(message: str) -> None:
+    raise jinja2.exceptions.TemplateError(message)
+
+
+def format_now(layout: str) -> str:
+    """``strftime_now``"""
+    return datetime.now().strftime(layout)
+
+
+class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """The sandbox of transformers in half the time: it does not guard a message's keys, nor the
+    macros, loops and namespaces of the template itself."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        if type(obj) is dict:
+            if attribute in obj and attribute not in _DICT:
+                return obj[attribute]  # Jinja asks for an attribute first, which a dict has not
+        elif type(obj) in _OWN and attribute[0] != "_" and hasattr(obj, attribute):
+            return getattr(obj, attribute)
+        return super().getattr(obj, attribute)
+
+    def call(self, context: jinja2.runtime.Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        is_macro = type(obj) is jinja2.runtime.Macro
+        if is_macro or obj is jinja2.utils.Namespace:  # as `Context.call`, which asks what it is
+            kwargs.pop("_block_vars", None)
+            kwargs.pop("_loop_vars", None)
+            if not is_macro:
+                return obj(*args, **kwargs)
+            more = kwargs or obj.caller or obj.catch_kwargs or obj.catch_varargs
+            if more or len(args) != obj._argument_count or context.eval_ctx.autoescape:
+                return obj(context.eval_ctx, *args, **kwargs)
+            return obj._func(*args)  # as `Macro.__call__`
+        return super().call(context, obj, *args, **kwargs)
+
+
+def compile_template(
+    source: str, given: Mapping[str, Any], generation: type[Generation] = Generation
+) -> Callable[..., str]:
+    """Return a function that renders a template with the variables that it is called with, and
+    those `given`; it raises a jinja2.TemplateError if it is not valid."""
+    template = make_environment(generation).from_string(source)
+    always, environment = {**template.globals, **given}, template.environment
+
+    def render(**variables: Any) -> str:  # as `Template.render`, which copies the globals
+        context = jinja2.runtime.Context(environment, always | variables, None, template.blocks)
+        text = "".join(template.root_render_func(context))
+        context.vars.clear()  # macros in it refer to it, so that only garbage collection frees it
+        return text
+
+    return render
+
+
+def make_environment(generation: type[Generation] = Generation) -> jinja2.Environment:
+    """A sandboxed environment that renders chat templates as transformers 5.23 does."""
+    environment = Sandbox(
+        trim_blocks=True, lstrip_blocks=True, extensions=[generation, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
+    environment.globals.update(raise_exception=_raise_error, strftime_now=format_now)
+    return environment
+
+
+def check_unicode(text: str) -> None:
+    """Refuse a text that cannot be encoded.
+
+    Raises:
+        BadRecord: ``bad_text``, it holds half a surrogate pair.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise BadRecord("bad_text", f"the text is not valid Unicode: {error}") from error
+
+
+# -- one record ------------------------------------------------------------------------------------
 
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 
@@ -191,7 +303,7 @@ class Placeholders:
             start = spans.pop()[0] if touches else len(text)
             text += part
             spans.append((start, len(text)))
-        environment.check_unicode(text)
+        check_unicode(text)
         return text, tuple(spans), self.find(conversation, text)
 
     def _write_medium(self, kind: str) -> str:
@@ -242,13 +354,13 @@ class ChatTemplate:
         self.empty_as_list = empty_as_list
         self.policy = policy
         try:
-            self._plain = environment.compile_template(source, self.special_tokens)
-            parsed = environment.make_environment().parse(source)
+            self._plain = compile_template(source, self.special_tokens)
+            parsed = make_environment().parse(source)
         except jinja2.TemplateError as error:
             raise SourceError(f"the chat template is not valid Jinja: {error}") from error
         used = {node.name for node in parsed.find_all(jinja2.nodes.Name)}
         self.used_tokens = {k: v for k, v in sorted(self.special_tokens.items()) if k in used}
-        self.day = environment.format_now("%Y-%m-%d") if "strftime_now" in used else None
+        self.day = format_now("%Y-%m-%d") if "strftime_now" in used else None
         """Today, if the template writes the date."""
         self._names = find_names(parsed)
         self._has_blocks = _GENERATION.search(source) is not None
@@ -287,13 +399,19 @@ class ChatTemplate:
             is_trained = any(self.policy.trains(conversation.turns))
             return Rendered(text, spans if is_trained else (), media)
         text = self._render_plain(conversation)
-        environment.check_unicode(text)
+        check_unicode(text)
         shown = None
         if marks.says_more(conversation):
             shown = self._render_marked(conversation)
             marks.check_written(conversation, text, shown, self._writes_tools(conversation, text))
         media = self._placeholders.find(conversation, text)
         return Rendered(text, self._find_label_spans(conversation, text, shown), media)
+
+    def adds_special_tokens(self, text: str) -> bool:
+        """Return True if a processor's tokenizer adds its special tokens to a rendering: if the
+        template wrote no BOS (transformers 5.23, `ProcessorMixin.apply_chat_template`)."""
+        bos = self.special_tokens.get("bos_token")
+        return not (bos and text.startswith(bos))
 
     def _writes_tools(self, conversation: Conversation, text: str) -> bool:
         """Return False if a rendering is the same without the record's tools."""
@@ -350,7 +468,7 @@ class ChatTemplate:
     @cached_property
     def _bordered(self) -> Render:
         """The template with marks around its ``{% generation %}`` blocks."""
-        return environment.compile_template(self.source, self.special_tokens, environment.Bordered)
+        return compile_template(self.source, self.special_tokens, Bordered)
 
     def _find_label_spans(
         self, conversation: Conversation, text: str, shown: Shown | None

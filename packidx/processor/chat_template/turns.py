@@ -64,13 +64,7 @@ class TurnWords:
 def block_spans(
     shown: Shown, turns: Sequence[Turn], words: TurnWords, policy: LabelPolicy
 ) -> tuple[Span, ...]:
-    """Return the ``{% generation %}`` blocks of trained messages.
-
-    Args:
-        shown: a rendering, also without marks.
-        turns: the messages.
-        words: the words around them.
-        policy: the rule for what is trained on.
+    """Return the ``{% generation %}`` blocks of trained messages in a rendering.
 
     Raises:
         Lost: a block belongs to no message.
@@ -145,7 +139,10 @@ def _marked_message(
         if called and rest.strip():
             raise Lost(f"where turn {number} ends: the next one has no text")
     inner = [at for each in own for at in (each.start, each.end)]
-    cuts = _find_media_cuts(text, [start, *inner, end], words)
+    cuts = []  # the borders of the template's words around media, between texts
+    if token := words.placeholder:
+        gaps = zip([start, *inner[1::2]], [*inner[::2], end], strict=True)
+        cuts = [at for gap in gaps if token.search(text, *gap) for at in gap]
     borders = [start, *cuts, end]
     spans = [*zip(borders[::2], borders[1::2], strict=True)]
     if cuts:
@@ -197,15 +194,11 @@ def _find_headers(text: str, words: TurnWords) -> list[int]:
 def _find_end(
     text: str, at: int, limit: int, high: int, turn: Turn, words: TurnWords
 ) -> tuple[int, Span | None]:
-    """Return where a message ends, and its end-of-turn token.
+    """Return where a message ends whose last text ends `at`, and its end-of-turn token.
 
     Args:
-        text: the rendering.
-        at: where its last text ends.
         limit: where the next message of the assistant begins, or `high`.
         high: where the next text begins.
-        turn: the message.
-        words: the words around messages.
     """
     calls = bool(turn.extra.get("tool_calls"))
     for word in (words.stop, words.call_stop if calls else ""):
@@ -219,12 +212,6 @@ def _find_end(
     if token:
         return token.start(), token.span()
     return (at if _visible_texts(turn) or limit < len(text) else max(at, len(text.rstrip()))), None
-
-
-def _find_media_cuts(text: str, borders: Sequence[int], words: TurnWords) -> list[int]:
-    """Return the borders of the template's words around media, between texts."""
-    between, token = zip(borders[::2], borders[1::2], strict=True), words.placeholder
-    return [at for gap in between if token and token.search(text, *gap) for at in gap]
 
 
 def _visible_texts(turn: Turn) -> list[str]:

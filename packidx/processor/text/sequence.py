@@ -106,12 +106,6 @@ class FeatureRuns:
     mismatched: frozenset[int]
     """Texts that have more or fewer feature tokens than their media."""
 
-    def repeats_of(self, batch: TokenBatch) -> Int64s:
-        """``[total]`` how often each of the batch's tokens is written."""
-        repeats = np.ones(len(batch.ids), np.int64)
-        repeats[self.tokens] = self.repeats
-        return repeats
-
 
 def locate_runs(
     batch: TokenBatch, expanded: Sequence[Expanded], feature_ids: Sequence[int]
