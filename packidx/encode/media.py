@@ -67,11 +67,7 @@ def opened_image(medium: Media) -> Any:
 
 
 def refuse_unsupported(conversation: Conversation, files: ProcessorFiles) -> None:
-    """Refuse media that the processor cannot encode.
-
-    Raises:
-        BadRecord: the processor cannot encode a kind of its media.
-    """
+    """Raise a BadRecord (``unsupported_media``) if the processor cannot encode a kind of media."""
     for medium in conversation.media:
         if files.vision is None or medium.kind not in files.vision.placeholders:
             raise BadRecord("unsupported_media", f"{files.name} cannot encode {medium.kind}")
@@ -177,12 +173,8 @@ def decoded_image(medium: Media, processor: Any) -> Any:
 
 
 def _read_frames(medium: Media, info: MediaInfo, numbers: np.ndarray) -> Any:
-    """Some frames as uint8 ``[n, 3, height, width]``, channels first, as processors make them: no
-    size is mistaken for the number of channels.
-
-    Raises:
-        BadRecord: the video cannot be decoded, or is not what the record says.
-    """
+    """Read frames as uint8 ``[n, 3, height, width]``, channels first, so that no size is mistaken
+    for the number of channels; raise a BadRecord if they are not what the record says."""
     video = medium.ref if isinstance(medium.ref, Video) else Video(medium.ref)
     if isinstance(video, BlankVideo):
         return video.tensor(len(numbers))
@@ -338,14 +330,8 @@ def media_tensors(
 def _process_media(
     vision: FamilyMedia, part: Any, media: Sequence[tuple[Media, Any]]
 ) -> Mapping[str, Any]:
-    """Return what the image or video processor makes of media of its kind in one sample.
-
-    Args:
-        media: opened, with the metadata of videos.
-
-    Raises:
-        NotBuilt: it refuses them, as older releases do.
-    """
+    """Return what the image or video processor makes of one sample's opened media of its kind, with
+    the metadata of videos; raise NotBuilt if it refuses them, as older releases do."""
     refs, kind = [medium.ref for medium, _ in media], media[0][0].kind
     try:
         if kind == "image":

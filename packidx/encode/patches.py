@@ -230,11 +230,7 @@ class ImagePatches:
         self, image: Image.Image, grid: Sequence[int], out: NDArray[np.uint8] | None = None
     ) -> NDArray[np.uint8]:
         """Return the bytes of an image's patches, uint8 ``[patches, 3, side²]``, in squares of
-        merged ones.
-
-        Args:
-            out: uint8 ``[patches, 3 * side²]``, where they are written.
-        """
+        merged ones; they are written into `out`, uint8 ``[patches, 3 * side²]``, if it is given."""
         side, merge = self._side, self._merge
         _, rows, columns = grid
         resized = self._resize_image(_as_rgb(image), rows * side, columns * side)

@@ -123,11 +123,7 @@ def rope_index(
 @lru_cache
 def _rope_classes(name: str) -> tuple[Any, ...]:
     """Return the classes beside a module of transformers that make positions from images: not a
-    model's speaker, whose configuration has no vision.
-
-    Raises:
-        OptionError: it has such classes, and of none it is known that it is not the speaker.
-    """
+    model's speaker, whose configuration has no vision. Raise an OptionError if all may be that."""
     package = name.rpartition(".")[0]
     try:
         module = import_module(f"{package}.modeling_{package.rsplit('.', 1)[1]}")

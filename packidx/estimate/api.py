@@ -290,11 +290,7 @@ def _known_scans(manifest: LengthsManifest) -> Callable[[InputFile], Shard | Non
 def _old_rows(
     path: str, manifest: LengthsManifest, draft: LengthsManifest, is_known: bool
 ) -> tuple[dict[str, OldRows], str | None]:
-    """Return the rows of a table that can be reused by the keys of their tasks, and why none.
-
-    Raises:
-        OSError: a part cannot be read.
-    """
+    """Return the rows of a table that can be reused by the keys of their tasks, and why none."""
     now, was = table_recipe(draft), table_recipe(manifest)
     names = [name for name in {**now, **was} if now.get(name) != was.get(name)]
     reason = f"counted with another {', '.join(names).replace('_', ' ')}" if names else None

@@ -192,11 +192,8 @@ def rare_collections() -> Iterator[None]:
 
 
 def _start_counter(*settings: Any, fingerprints: tuple[str | None, str | None]) -> RecordCounter:
-    """Return the counter of a worker process.
-
-    Raises:
-        MismatchError: this process loads another encoder or transform than the parent.
-    """
+    """Return the counter of a worker process; raise a MismatchError if it loads another encoder or
+    transform than the parent."""
     # The processes are the parallelism, also of what a user's encoder imports.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):
@@ -341,10 +338,7 @@ def examine_batch(
 
 def _look_up_sizes(item: ExaminedRecord, root: MediaRoot, *, is_sized: bool) -> None:
     """Find out the sizes of a record's media; without a processor, those that no count stands for.
-
-    Raises:
-        BadRecord: a medium cannot be used.
-    """
+    Raise a BadRecord if a medium cannot be used."""
     talk, infos = item.conversation, list[MediaInfo | None]()
     if talk is None or not talk.media:
         return

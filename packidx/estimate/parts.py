@@ -192,11 +192,6 @@ def rows_in(parts: Iterable[tuple[StoredFile, Sequence[str]]]) -> dict[str, OldR
 
 @lru_cache(maxsize=1)
 def read_part(file: StoredFile) -> pa.Table:
-    """The rows of a part.
-
-    Raises:
-        FormatError: it is damaged.
-        OSError: it cannot be read.
-    """
+    """Read the rows of a part; raise a FormatError if it is damaged."""
     with pq.ParquetFile(local_copy(file), page_checksum_verification=True) as stored:
         return conform_table(stored.read(use_threads=False), schema.LENGTHS_WITH_SPANS)

@@ -174,12 +174,7 @@ def make_part(plan: PartPlan, counter: RecordCounter, folder: str) -> Part:
 
 
 def _reuse_task(task: Task, old: OldRows) -> tuple[pa.Table, TaskRows]:
-    """Return the rows of a task as a count would make them, and what is known of them.
-
-    Raises:
-        FormatError: a part is damaged.
-        OSError: it cannot be read.
-    """
+    """Return the rows of a task as a count would make them, and what is known of them."""
     num, shard, first = task.range.num_records, task.shard, task.first_id
     rows = read_part(old.file).slice(old.first, num)
     values = {
@@ -194,11 +189,7 @@ def _reuse_task(task: Task, old: OldRows) -> tuple[pa.Table, TaskRows]:
 
 
 def _count_task(task: Task, counter: RecordCounter) -> tuple[pa.Table, TaskRows]:
-    """Count the records of a task; return its rows, and what is known of them.
-
-    Raises:
-        SourceError: the shard cannot be read, or is no longer what was scanned.
-    """
+    """Count the records of a task; return its rows, and what is known of them."""
     tables, shard, part = [schema.LENGTHS_WITH_SPANS.empty_table()], task.shard, task.range
     shift, transform, comparer = task.first_id - part.first_row, counter.transform, counter.comparer
     change = None if transform is None else lambda record, row: transform.apply(record, row + shift)

@@ -42,11 +42,7 @@ K = TypeVar("K", bound=JsonObject)
 
 
 def decode_json(kind: type[K], value: Any) -> K:
-    """`value`, as `json` has it, as an object of `kind`.
-
-    Raises:
-        Unfit: it is none.
-    """
+    """Return `value`, as `json` has it, as an object of `kind`; raise Unfit if it is none."""
     try:
         return msgspec.convert(value, kind)
     except (msgspec.ValidationError, OptionError) as error:
@@ -348,9 +344,5 @@ def seal_manifest(manifest: M) -> M:
 
 
 def content_digest(stated: Mapping[str, Any]) -> str:
-    """SHA-256 of all that a manifest says: its `digest`.
-
-    Raises:
-        ValueError: it cannot be written as JSON in UTF-8.
-    """
+    """SHA-256 of all that a manifest says, its `digest`; raise a ValueError if that is no JSON."""
     return digest(canonical_json({k: v for k, v in stated.items() if k != "digest"}))

@@ -452,12 +452,8 @@ def groups_in_order(footers: list[pq.FileMetaData], have_ids: bool) -> list[RowG
 
 
 def read_footer(file: StoredFile) -> pq.FileMetaData:
-    """The footer of a file, which has the content that its manifest states.
-
-    Raises:
-        FormatError: it has another one.
-        SourceError: it is not a Parquet file.
-    """
+    """Read the footer of a file; raise a FormatError if its content is not what its manifest
+    states, a SourceError if it is not Parquet."""
     copy = local_copy(file)  # compared first: a damaged footer may end the process in Arrow
     with name_read_errors(file.path):
         return pq.read_metadata(copy)

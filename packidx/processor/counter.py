@@ -226,11 +226,7 @@ def _guess_tokens(conversation: Conversation) -> tuple[int, int]:
 
 
 def find_document_ending(files: ProcessorFiles, document: Conversation) -> Ending:
-    """Return what ends a document.
-
-    Raises:
-        BadRecord: ``no_eos_token``.
-    """
+    """Return what ends a document; raise a BadRecord (``no_eos_token``) if nothing does."""
     if files.end_of_text is None:
         text = "has no eos_token, with which a document must end: state it in"
         raise BadRecord("no_eos_token", f"{files.name} {text} its tokenizer_config.json")

@@ -85,12 +85,8 @@ class Spans(NamedTuple):
 
     @classmethod
     def of(cls, mask: Bools, sample: Int64s) -> Spans:
-        """The runs of True in a mask of tokens.
-
-        Args:
-            mask: bool [t], of samples one after the other; of none is the first token True.
-            sample: int64 [t], whose each token is; places count from the mask's first token.
-        """
+        """Return the runs of True in a mask of tokens, bool [t], whose first one is False in every
+        sample; `sample`, int64 [t], is the number of the sample of each."""
         edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]])))
         start, stop = edges[::2], edges[1::2]
         return cls(sample[start], start, stop)

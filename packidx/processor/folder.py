@@ -128,11 +128,7 @@ _MOST = 1 << 53
 
 
 def _refuse_odd(path: Path, key: str, value: Any) -> None:
-    """Refuse values that no setting can have.
-
-    Raises:
-        SourceError: a value is a number that no setting has, or text that is not Unicode.
-    """
+    """Raise a SourceError if a value is a number that no setting has, or is not Unicode."""
     if isinstance(value, dict):
         for name, each in value.items():
             _refuse_odd(path, f"{key}.{name}" if key else name, each)

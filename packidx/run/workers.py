@@ -343,15 +343,8 @@ def _made_by_ray(setup: Any) -> Any:
 
 @contextlib.contextmanager
 def _ray_session(workers: int | None) -> Iterator[Any]:
-    """Ray: in this process's own session, on the cluster that RAY_ADDRESS names, or a new one here,
-    which ends with the block.
-
-    Args:
-        workers: CPUs of a new one; all that this process may use by default.
-
-    Raises:
-        SourceError: no cluster of this Ray and Python is there, or Ray cannot be started.
-    """
+    """Enter Ray: in this process's own session, on the cluster that RAY_ADDRESS names, or a new one
+    here of so many CPUs, which ends with the block. Raise a SourceError if it cannot be started."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # A task that runs out of memory is repeated for ever unless the driver's Ray is set otherwise.
     os.environ.setdefault("RAY_task_oom_retries", str(_RETRIES))

@@ -138,11 +138,7 @@ def make_environment(generation: type[Generation] = Generation) -> jinja2.Enviro
 
 
 def check_unicode(text: str) -> None:
-    """Refuse a text that cannot be encoded.
-
-    Raises:
-        BadRecord: ``bad_text``, it holds half a surrogate pair.
-    """
+    """Raise a BadRecord (``bad_text``) if a text holds half a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -473,11 +469,8 @@ class ChatTemplate:
     def _find_label_spans(
         self, conversation: Conversation, text: str, shown: Shown | None
     ) -> tuple[Span, ...]:
-        """Return the label spans of a record in its rendering `text`.
-
-        Raises:
-            BadRecord: ``template``, the rendering does not show them.
-        """
+        """Return the label spans of a record in its rendering `text`; raise a BadRecord
+        (``template``) if it does not show them."""
         wanted = self.policy.trains(conversation.turns)
         if not any(wanted):
             return ()
@@ -518,11 +511,8 @@ class ChatTemplate:
         raise BadRecord("template", f"the chat template does not show what is trained on: {why}")
 
     def _render_marked(self, conversation: Conversation) -> Shown:
-        """Return a rendering with marks around texts.
-
-        Raises:
-            BadRecord: ``template``, the template does not take them.
-        """
+        """Return a rendering with marks around texts; raise a BadRecord (``template``) if the
+        template does not take them."""
         try:
             return marks.render_with_marks(
                 partial(self._render_plain, by=self._bordered), self._keep_known_keys(conversation)

@@ -324,21 +324,15 @@ def unusable_size(height: int, width: int, what: str = "an image") -> BadRecord:
 
 
 def frame_seconds(frames: Frames, fps: float | None) -> list[float]:
-    """Seconds at which `frames` are shown (transformers 5.23, `VideoMetadata.timestamps`).
-
-    Raises:
-        BadRecord: as `known_fps`, but a rate of None is taken to be `UNKNOWN_FPS`.
-    """
+    """Seconds at which `frames` are shown (transformers 5.23, `VideoMetadata.timestamps`); None is
+    `UNKNOWN_FPS`. Raises as `known_fps`."""
     seconds: list[float] = (frames / (UNKNOWN_FPS if fps is None else known_fps(fps))).tolist()
     return seconds
 
 
 def known_fps(fps: float | None) -> float:
-    """The frame rate, where frames are sampled by time or have timestamps.
-
-    Raises:
-        BadRecord: ``unknown_fps`` where it is None, infinite or below `MIN_FPS`.
-    """
+    """Return the frame rate, where frames are sampled by time or have timestamps; raise a BadRecord
+    (``unknown_fps``) if it is None, infinite or below `MIN_FPS`."""
     if fps is None or not MIN_FPS <= fps < math.inf:
         text = f"a video's frame rate is {fps}, but its processor goes by time: state its fps"
         raise BadRecord("unknown_fps", text)
@@ -411,11 +405,7 @@ def smart_resize(
 
 
 def must_resize(settings: Settings, kind: str = "image") -> None:
-    """Refuse settings that do not resize.
-
-    Raises:
-        SourceError: resizing is switched off.
-    """
+    """Raise a SourceError if resizing is switched off."""
     if not settings.get("do_resize"):
         raise SourceError(f"its {kind} settings have do_resize false: set it to true")
 
@@ -482,11 +472,8 @@ PATCH_SIZES = (14, 16)
 
 
 def square_side(size: Mapping[str, Any] | None, name: str) -> int:
-    """The side in pixels of a size that is a square, however it is spelled.
-
-    Raises:
-        SourceError: it is none.
-    """
+    """Return the side in pixels of a square size, however it is spelled; raise a SourceError if it
+    is none."""
     size = size or {}
     sides = {int(size[key]) for key in ("height", "width", "shortest_edge") if size.get(key)}
     if len(sides) != 1 or (("height" in size) != ("width" in size)):
@@ -495,11 +482,8 @@ def square_side(size: Mapping[str, Any] | None, name: str) -> int:
 
 
 def longest_edge(size: Mapping[str, Any] | None, name: str) -> int:
-    """The longest edge in pixels that a size allows.
-
-    Raises:
-        SourceError: the size is not given as one.
-    """
+    """Return the longest edge in pixels that a size allows; raise a SourceError if it states other
+    edges, too."""
     edge = (size or {}).get("longest_edge")
     if not edge or len(size or {}) != 1:
         raise SourceError(f"its image settings have {name} {size}: it must have longest_edge alone")
@@ -507,11 +491,7 @@ def longest_edge(size: Mapping[str, Any] | None, name: str) -> int:
 
 
 def read_positive_int(settings: Settings, name: str) -> int:
-    """A whole number among the settings.
-
-    Raises:
-        SourceError: it is not there.
-    """
+    """Return a positive integer among the settings; raise a SourceError if it is missing."""
     value = settings.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
         raise SourceError(

@@ -50,13 +50,8 @@ def _count_images(
     widths: Int64s,
     _: Int64s,
 ) -> ImageCounts:
-    """Return what n images become.
-
-    Args:
-        side: pixels per side of a tile.
-        edge: pixels that the longer side is resized to before it is cut; None leaves it as it is.
-        splits: whether images are cut at all.
-        tile: patches per side and tokens of a tile.
+    """Return what images become that are resized to a longer side of `edge` pixels (None leaves
+    them) and cut, if `splits`, into tiles of `side` pixels, of so many patches a side and tokens.
     """
     rows = columns = np.zeros_like(heights)
     if splits:
@@ -122,12 +117,8 @@ def _add_openings(counts: MediaCounts, samples: Int64s) -> MediaCounts:
 
 
 def _sample_frames(most: int, wanted_fps: float, total: int, fps: float | None) -> Frames:
-    """Sample frames as `SmolVLMVideoProcessor.sample_frames` of transformers 5.23.
-
-    Args:
-        most: frames that are taken.
-        wanted_fps: frames per second that are taken.
-    """
+    """Sample at most `most` frames, `wanted_fps` a second, as
+    `SmolVLMVideoProcessor.sample_frames` of transformers 5.23."""
     fps = known_fps(fps)
     seconds = total / fps
     wanted = max(1, min(round(wanted_fps * seconds), most))

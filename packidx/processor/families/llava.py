@@ -107,11 +107,7 @@ def _sample_evenly(
     num_frames: int | None, wanted_fps: float | None, total: int, fps: float | None
 ) -> Frames:
     """`video_utils.default_sample_indices_fn` of transformers 5.23: `num_frames` frames at equal
-    distances, or `wanted_fps` in a second; all if both are None.
-
-    Raises:
-        BadRecord: ``too_few_frames``, or as `known_fps`.
-    """
+    distances, or `wanted_fps` in a second; all if both are None."""
     if num_frames is None and wanted_fps is not None:
         num_frames = max(1, int(total / known_fps(fps) * wanted_fps))
     if num_frames is None:
@@ -182,11 +178,7 @@ def _build_gemma3(image: Settings, video: Settings, own: Settings) -> FamilyMedi
 
 
 def _tile_side(image: Settings) -> int:
-    """Pixels per side of a tile.
-
-    Raises:
-        SourceError: tiles of another size, or cut images, are asked for.
-    """
+    """Pixels per side of a tile; raise a SourceError if tiles of another size are asked for."""
     side = square_side(image.get("size"), "size")
     crop = image.get("crop_size")
     must_resize(image)

@@ -24,13 +24,8 @@ from packidx.processor.families.base import (
 def _count_images(
     limits: tuple[int, int], own: Settings, heights: Int64s, widths: Int64s, _: Int64s
 ) -> ImageCounts:
-    """Return what n images become.
-
-    transformers 5.23, `pixtral/image_processing_pixtral.py::get_resize_output_image_size`.
-
-    Args:
-        limits: height and width in pixels that an image may have.
-    """
+    """Return what images become that may have `limits` of height and width in pixels (transformers
+    5.23, `pixtral/image_processing_pixtral.py::get_resize_output_image_size`)."""
     merge = own["spatial_merge_size"]
     ratio = np.maximum(heights / limits[0], widths / limits[1])
     shrunk = ratio > 1

@@ -54,11 +54,7 @@ def _pixel_cap(settings: Settings, limits: PixelLimits) -> int | None:
 
 
 def _check_video(video: MediaInfo, frames: Frames, fewest: int) -> None:
-    """Check the size of a video.
-
-    Raises:
-        BadRecord: a video is too large to be counted, or has too few frames.
-    """
+    """Raise a BadRecord if a video is too large to be counted, or has too few frames."""
     if video.num_frames * video.height * video.width >= _EXACT:
         size = f"{video.num_frames} frames of {video.width}x{video.height} pixels"
         raise BadRecord("media_too_large", f"a video of {size}")

@@ -74,11 +74,8 @@ def encode_by_reference(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[Int
 def choose_engine(
     tokenizer: Tokenizer, texts: Sequence[str]
 ) -> tuple[Gigatoken | None, dict[str, Any]]:
-    """Return gigatoken if it can count these texts, and the manifest's record of the choice.
-
-    Args:
-        texts: a sample of the data; empty if there is little of it.
-    """
+    """Return gigatoken if it can count these texts of the data, and the manifest's record of the
+    choice."""
     made, reason = _try_gigatoken(tokenizer, texts) if texts else (None, "little data")
     if made is not None:
         return made, {"name": f"gigatoken {version('gigatoken')}", "texts_checked": len(texts)}
