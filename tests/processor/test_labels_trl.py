@@ -25,9 +25,9 @@ import trl.chat_template_utils as trl_templates
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from packidx.processor.chat_template.chat_template import ChatTemplate
+from packidx.processor.counter import Expanded, locate_runs, mask_trained_tokens
 from packidx.processor.labels import LabelPolicy
 from packidx.processor.text.encoder import TextEncoder
-from packidx.processor.text.sequence import Expanded, locate_runs, mask_trained_tokens
 from packidx.records.read import parse
 
 NUM_DIALOGUES = 250

@@ -111,21 +111,16 @@ def count_tiles(
     ratio, area = widths / heights, widths * heights
     nearest = np.full(len(heights), np.inf)
     blocks = np.ones(len(heights), np.int64)
-    for columns, rows in _list_grids(min_tiles, max_tiles):
+    sides = range(1, max_tiles + 1)
+    grids = [(c, r) for c in sides for r in sides if min_tiles <= c * r <= max_tiles]
+    # Fewest tiles first, then fewest columns.
+    for columns, rows in sorted(grids, key=lambda grid: (grid[0] * grid[1], grid[0])):
         away = np.abs(ratio - columns / rows)
         large = area > 0.5 * height * width * columns * rows
         better = (away < nearest) | ((away == nearest) & large)
         blocks[better] = columns * rows
         nearest = np.minimum(nearest, away)
     return np.where(blocks > 1, blocks + 1, 1)
-
-
-@lru_cache(maxsize=16)
-def _list_grids(min_tiles: int, max_tiles: int) -> tuple[tuple[int, int], ...]:
-    """(columns, rows) of all grids of so many tiles, fewest tiles first, then fewest columns."""
-    sides = range(1, max_tiles + 1)
-    grids = [(c, r) for c in sides for r in sides if min_tiles <= c * r <= max_tiles]
-    return tuple(sorted(grids, key=lambda grid: (grid[0] * grid[1], grid[0])))
 
 
 @lru_cache(maxsize=1024)

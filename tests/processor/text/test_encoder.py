@@ -13,10 +13,10 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from tokenizers.trainers import BpeTrainer
 
 from packidx.encode.loading import load_processor
+from packidx.processor.counter import Expanded, locate_runs, mask_trained_tokens
 from packidx.processor.text import gigatoken as engines
 from packidx.processor.text.encoder import TextEncoder
 from packidx.processor.text.gigatoken import Gigatoken, choose_engine
-from packidx.processor.text.sequence import Expanded, locate_runs, mask_trained_tokens
 
 WORDS = ["the cat ", "sat\n\n", " on", "é", "e\u0301", "北京", "🙂", "\u0301", "<|im_end|>", "\r\n"]
 WORDS += ["  ", "def f(x):\n\t", "1234", "<think>", "ﬁ", "\x00", "K", "ẞ", "<s>"]
