@@ -7,7 +7,7 @@ becomes `image_seq_length` tokens, and an image of several tiles has a thumbnail
 from __future__ import annotations
 
 import math
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,8 @@ def _count_images(
 
 def _count_video(tokens: int, video: MediaInfo, frames: Frames) -> VideoCount:
     num, side = len(frames), SHRINK * math.isqrt(tokens)
-    return (num, side, side), num * tokens, _video_text(num, tokens)
+    text = "\n".join(f"Frame{number}: {TILE}" for number in range(1, num + 1))
+    return (num, side, side), num * tokens, Expansion(text, (tokens,) * num)
 
 
 def _sample_frames(settings: Settings, total: int, fps: float | None) -> Frames:
@@ -121,12 +122,6 @@ def count_tiles(
         blocks[better] = columns * rows
         nearest = np.minimum(nearest, away)
     return np.where(blocks > 1, blocks + 1, 1)
-
-
-@lru_cache(maxsize=1024)
-def _video_text(num_frames: int, tokens: int) -> Expansion:
-    lines = [f"Frame{number}: {TILE}" for number in range(1, num_frames + 1)]
-    return Expansion("\n".join(lines), (tokens,) * num_frames)
 
 
 # Class defaults of transformers 5.23: GotOcr2ImageProcessor and InternVLVideoProcessor.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,17 +36,12 @@ def _count_images(
         + 1
         for side in (heights, widths)
     )
-    names = own["image_token"], own["image_break_token"], own["image_end_token"]
-    shapes = zip(rows.tolist(), columns.tolist(), strict=True)
-    expansions = [_write_rows(*shape, *names) for shape in shapes]
+    image, line_end, end = (own[f"image_{name}token"] for name in ("", "break_", "end_"))
+    expansions = [
+        Expansion((image + line_end) * (r - 1) + image + end, (c,) * r) if r and c else None
+        for r, c in zip(rows.tolist(), columns.tolist(), strict=True)
+    ]
     return (1, rows * merge, columns * merge), rows * columns, expansions
-
-
-@lru_cache(maxsize=1 << 14)
-def _write_rows(rows: int, columns: int, image: str, line_break: str, end: str) -> Expansion | None:
-    if rows == 0 or columns == 0:
-        return None
-    return Expansion((image + line_break) * (rows - 1) + image + end, (columns,) * rows)
 
 
 def _build_pixtral(image: Settings, video: Settings, own: Settings) -> FamilyMedia:
