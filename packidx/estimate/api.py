@@ -53,8 +53,7 @@ from packidx.records.media.paths import check_places
 from packidx.records.read import NOT_USED, RecordReader
 from packidx.records.shards import InputFile, check_unchanged, scan_shards
 from packidx.records.sources.find_shards import DataSet, find_shards
-from packidx.run import open_workers
-from packidx.run.workers import Progress, num_workers, report_nothing
+from packidx.run.workers import Progress, num_workers, open_workers, report_nothing
 from packidx.software import software
 from packidx.user_code import Function
 

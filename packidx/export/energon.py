@@ -44,8 +44,7 @@ from packidx.records.conversation import Media, to_record
 from packidx.records.fetch import Fetcher, check_key
 from packidx.records.read import ReadRecord, RecordReader
 from packidx.records.sources.folders import ENERGON as FOLDER
-from packidx.run import open_workers
-from packidx.run.workers import Progress, Workers
+from packidx.run.workers import Progress, Workers, open_workers
 
 PACKS, IDX, YAML = "packs.jsonl", "packs.jsonl.idx", "metadataset.yaml"
 KIND = Kind(

@@ -32,8 +32,7 @@ from packidx.io.output_folder import Kind, replacing
 from packidx.processor.counter import ConversationCounter
 from packidx.records.fetch import Fetcher
 from packidx.records.sources.folders import ENERGON as FOLDER
-from packidx.run import open_workers
-from packidx.run.workers import Progress
+from packidx.run.workers import Progress, open_workers
 from packidx.software import software
 
 KIND = Kind(

@@ -17,7 +17,7 @@ from packidx.plan.job import prepare_job
 from packidx.plan.make import Progress, first_plan, make_plan, plan_windows
 from packidx.plan.options import PlanOptions, mix_of
 from packidx.plan.resolved import options_to_inherit
-from packidx.run import open_workers
+from packidx.run.workers import open_workers
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -37,8 +37,7 @@ from packidx.records.media.paths import check_places
 from packidx.records.read import ReadRecord
 from packidx.records.shards import InputFile, check_unchanged, short_names
 from packidx.records.sources.find_shards import find_shards
-from packidx.run import open_workers
-from packidx.run.workers import Progress
+from packidx.run.workers import Progress, open_workers
 
 TEXT_TOKENS, META = "_text_tokens", "mm_inputs_meta"
 KIND = Kind(

@@ -38,8 +38,7 @@ from packidx.records.media.paths import MediaRoot
 from packidx.records.media.references import media_in, refs_of
 from packidx.records.read import CARRIED
 from packidx.records.shards import scan_shards
-from packidx.run import open_workers
-from packidx.run.workers import Progress, num_workers, report_nothing
+from packidx.run.workers import Progress, num_workers, open_workers, report_nothing
 from packidx.software import software
 
 KIND = Kind(what="folder of resized images", manifest=".packidx.json", format="packidx-images")

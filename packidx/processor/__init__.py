@@ -4,9 +4,3 @@
 `ConversationCounter` turns conversations and image sizes into the token counts that the real
 processor would build.
 """
-
-from packidx.processor.assemble import ProcessorFiles
-from packidx.processor.counter import ConversationCounter
-from packidx.processor.counts import Counts
-
-__all__ = ["ConversationCounter", "Counts", "ProcessorFiles"]

@@ -25,7 +25,7 @@ from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import MissingExtraError, OptionError, SourceError
 from packidx.estimate import tasks as work
 from packidx.index import snapshot_ids
-from packidx.run import ENGINES
+from packidx.run.workers import ENGINES
 from packidx.torch import PackSampler
 
 pytestmark = pytest.mark.slow

@@ -22,7 +22,7 @@ from transformers import AutoProcessor, AutoTokenizer
 from packidx.encode import ProcessorEncoder
 from packidx.encode.loading import load_processor
 from packidx.errors import BadRecord, OptionError, SourceError
-from packidx.processor import ConversationCounter
+from packidx.processor.counter import ConversationCounter
 from packidx.records.conversation import to_messages
 from packidx.records.read import parse
 

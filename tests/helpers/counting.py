@@ -7,7 +7,7 @@ from typing import Any
 
 from packidx.errors import BadRecord
 from packidx.estimate.tasks import count_columns
-from packidx.processor import ConversationCounter
+from packidx.processor.counter import ConversationCounter
 from packidx.records.conversation import Conversation, MediaInfo
 
 Size = tuple[int, int] | None

@@ -12,7 +12,7 @@ from counting import count_rows, is_row
 
 from packidx.encode.loading import load_processor
 from packidx.errors import BadRecord
-from packidx.processor import ConversationCounter
+from packidx.processor.counter import ConversationCounter
 from packidx.records.conversation import Conversation, Media, Turn
 
 IMAGE, VIDEO = Media("image"), Media("video")

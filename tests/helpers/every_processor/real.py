@@ -15,7 +15,7 @@ from clips import decode
 from PIL import Image
 from transformers.video_utils import VideoMetadata
 
-from packidx.processor import ProcessorFiles
+from packidx.processor.assemble import ProcessorFiles
 from packidx.records.media.clips import Audio
 from packidx.records.read import parse
 
