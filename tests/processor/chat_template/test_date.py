@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from packidx.estimate import estimate_lengths
-from packidx.processor.chat_template import environment
+from packidx.processor.chat_template import chat_template
 
 CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 NOW = "{{ 'Today is ' + strftime_now('%d %B %Y') + '.\\n' }}"
@@ -23,7 +23,7 @@ def set_day(monkeypatch: pytest.MonkeyPatch, day: int) -> None:
         def now(cls, tz: datetime.tzinfo | None = None) -> Datetime:
             return cls(2026, 1, day, tzinfo=tz)
 
-    monkeypatch.setattr(environment, "datetime", Datetime)
+    monkeypatch.setattr(chat_template, "datetime", Datetime)
 
 
 @pytest.mark.parametrize(("words", "is_dated"), [(NOW, True), (GUARDED, True), ("", False)])
