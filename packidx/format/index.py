@@ -90,6 +90,7 @@ class Options(JsonObject, frozen=True, kw_only=True):
         continues: the state that ``plan --continue`` was given.
         window_shards, window_samples: what ``window`` states, if it is a number.
         lanes: of a stream's plan; `window_samples` is then of one lane.
+        align_media: all packs of a micro-step have media, or none has.
     """
 
     capacity: _Tokens
@@ -117,6 +118,7 @@ class Options(JsonObject, frozen=True, kw_only=True):
     excluded: str | None
     continues: Consumed | None
     lanes: _Tokens | None = None
+    align_media: bool = False
 
     def padded(self, lengths: Any) -> Any:
         """Tokens that pieces of `lengths` (integers, an array or one) take in a pack."""
@@ -160,6 +162,7 @@ class Sums(JsonObject, frozen=True, kw_only=True):
             no pack.
         dropped: reason -> samples.
         lower_bound: packs that every plan needs.
+        num_packs_divided: added by ``--align-media``.
     """
 
     num_packs_without_labels: Count
@@ -173,6 +176,7 @@ class Sums(JsonObject, frozen=True, kw_only=True):
     num_tokens_lost: Count
     dropped: Mapping[str, Count]
     lower_bound: Count
+    num_packs_divided: Count = 0
 
 
 class Window(Sums, frozen=True, kw_only=True):

@@ -52,6 +52,7 @@ def result_facts(snapshot: IndexManifest) -> dict[str, str]:
         "mix": _describe_mix(options),
         "options": asked_for(options),
         "continues": _describe_continued(options),
+        "aligned": _describe_alignment(snapshot),
         "windows": count(len(snapshot.windows)) if len(snapshot.windows) > 1 else None,
         "placed": placed if result.num_pieces != result.num_samples else None,
         "cut off": cut if result.num_tokens_cut else None,
@@ -89,6 +90,14 @@ def verified_facts(
         kind, difference = next(iter(built.items()), ("", ""))
         said += f", {count(num_built)} built" + (f" ({kind}: {difference})" if kind else "")
     return {"verified": said}
+
+
+def _describe_alignment(snapshot: IndexManifest) -> str | None:
+    """Say what it took that no micro-step mixes packs with media and packs without."""
+    if not snapshot.options.align_media:
+        return None
+    divided = number_of(snapshot.result.num_packs_divided, "pack")
+    return f"no micro-step mixes packs with and without media; divided for it: {divided}"
 
 
 def _describe_schedule(result: Result) -> str:

@@ -202,6 +202,12 @@ class PlanOptions:
         shown_default="8, fewer where that does not divide the global batch",
     )
     """None becomes a number: the largest up to 8 that divides `global_batch`."""
+    align_media: bool = option_field(
+        False,
+        "All packs of a micro-step have media, or none has; a few packs are divided for it.",
+        shown_default="",
+    )
+    """For FSDP without dummy images; the packs of a micro-step are those of all ranks."""
     cost: str | None = option_field(
         None,
         "The cost model of a pack: a preset, weight=value,… or both.",
@@ -277,6 +283,12 @@ class PlanOptions:
         for share in (self.holdout, self.holdout_only):
             if share is not None:
                 parse_share(str(share))
+        if self.align_media and (self.schedule == "random" or self.lanes is not None):
+            raise OptionError(
+                "align-media cannot be combined with "
+                f"{'lanes' if self.lanes is not None else 'schedule random'}, which has no"
+                " micro-steps: leave one of them out"
+            )
         if self.rows_of_window is None:
             self.memory_bytes()
 
@@ -335,7 +347,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("strategy", "group_by", "max_samples", "max_images", "max_vision_patches", "seed"),
     ),
     "room in a pack": ("margin", "align", "pad_pack_to", "reserve"),
-    "order": ("schedule", "global_batch", "micro_steps", "cost"),
+    "order": ("schedule", "global_batch", "micro_steps", "align_media", "cost"),
     "scale": ("window", "lanes"),
 }
 """Name of a group -> fields of `PlanOptions`."""

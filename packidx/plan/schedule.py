@@ -18,7 +18,7 @@ from typing import get_args
 
 import numpy as np
 
-from packidx.arrays import Float64s, Int64s
+from packidx.arrays import Bools, Float64s, Int64s
 from packidx.format.terms import Schedule
 from packidx.hashing import derive_key
 from packidx.index.cost import fixed_point
@@ -54,6 +54,7 @@ def schedule_packs(
     micro_steps: int,
     key: int,
     shares: Sequence[Int64s] = (),
+    media: Bools | None = None,
 ) -> Int64s:
     """The packs in the order of training.
 
@@ -68,6 +69,8 @@ def schedule_packs(
         key: of the seeded choices, 64 bits.
         shares: int64 [n] each, tokens of each pack whose share of a step is to vary little
             (visual tokens, tokens of each source); `stratified` alone looks at them.
+        media: bool [n], packs that share no micro-step with the others; of each kind there is a
+            multiple of a micro-step's packs. None means that all packs may.
 
     Returns:
         int64 [n], order[i] = the i-th pack. The n mod global_batch packs at its end are a
@@ -77,12 +80,18 @@ def schedule_packs(
     if kind == "random":
         return permutation(count, derive_key(key, "packs"))
     steps, chunk = count // global_batch, global_batch // micro_steps
-    numbers = np.arange(count % global_batch, dtype=np.uint64)
-    rest = permute(numbers, count, derive_key(key, "rest")).astype(np.int64)
-    in_steps = np.delete(np.arange(count), rest)
+    kinds = [np.arange(count)] if media is None else [np.flatnonzero(~media), np.flatnonzero(media)]
+    rests = _share_rest(count % global_batch, [len(packs) for packs in kinds], chunk)
+    cut, left = [], []
+    for number, (packs, size) in enumerate(zip(kinds, rests, strict=True)):
+        numbers = np.arange(size, dtype=np.uint64)
+        own = derive_key(key, "rest", number) if number else derive_key(key, "rest")
+        chosen = permute(numbers, len(packs), own).astype(np.int64)
+        left.append(packs[chosen])
+        cut.append(_micro_steps(llm, vit, np.delete(packs, chosen), chunk))
     total = llm + vit
     largest = float(total.max(initial=0.0))
-    chunks = _micro_steps(llm, vit, in_steps, chunk)
+    chunks = np.concatenate(cut)
     chunks = np.take_along_axis(chunks, np.argsort(total[chunks], axis=1, kind="stable"), axis=1)
     table = _draw_steps(steps, micro_steps, key)
     if steps > 1 and micro_steps > 1:
@@ -91,7 +100,19 @@ def schedule_packs(
         _exchange_chunks(table, features, derive_key(key, "exchange"))
     costs = fixed_point(total, largest, 30)[chunks].sum(axis=1)[table].sum(axis=1)
     table = table[_order_of_steps(costs, key)]
-    return np.concatenate([chunks[table].ravel(), _sort_by_cost(total, rest, largest)])
+    rest = [_sort_by_cost(total, packs, largest) for packs in left]
+    return np.concatenate([chunks[table].ravel(), *rest])
+
+
+def _share_rest(rest: int, sizes: Sequence[int], chunk: int) -> list[int]:
+    """Divide the packs behind the last step over kinds of packs, whole micro-steps of each."""
+    if len(sizes) == 1:
+        return [rest]
+    text, media = sizes
+    steps = rest // chunk
+    wanted = steps * text // max(1, text + media)
+    of_text = min(max(wanted, steps - media // chunk), text // chunk)
+    return [of_text * chunk, (steps - of_text) * chunk]
 
 
 def _micro_steps(llm: Float64s, vit: Float64s, packs: Int64s, chunk: int) -> Int64s:

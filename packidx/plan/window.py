@@ -21,6 +21,7 @@ from packidx.lengths.table import Lengths, LengthsRows
 from packidx.packing.slots import Slots, join_slots
 from packidx.packing.solve import Problem, Solution, bound_of, solve_problem
 from packidx.packing.streams import LaneOrder, expected_copies, most_copies, pack_window
+from packidx.plan.align_media import divide_packs
 from packidx.plan.job import WindowRange
 from packidx.plan.schedule import schedule_packs
 from packidx.plan.select.items import Items, make_items
@@ -79,10 +80,10 @@ def _codes_of(items: Items, kind: str | None) -> tuple[list[str], Int32s | None]
     if kind is None or not items.num_samples:
         return [], None
     if kind == "source":
-        _require_column(rows, "source", kind)
+        _require_column(rows, "source", "group-by source")
         codes, names = column_codes(rows, "source")
         return names, codes[items.row]
-    _require_column(rows, "num_images", kind)
+    _require_column(rows, "num_images", f"group-by {kind}")
     held = [
         (rows.ints(name, items.row)[0] > 0).astype(np.int32)
         for name in ("num_images", "num_videos", "audio_tokens")
@@ -90,10 +91,25 @@ def _codes_of(items: Items, kind: str | None) -> tuple[list[str], Int32s | None]
     return list(_MEDIA_TYPES), held[0] + 2 * held[1] + 4 * held[2]
 
 
-def _require_column(rows: LengthsRows, column: str, kind: str) -> None:
+def _has_media(items: Items) -> Bools:
+    """bool [items], True for samples with an image, a video or sound."""
+    _require_column(items.rows, "num_images", "align-media")
+    found = np.zeros(items.num_samples, bool)
+    for name in ("num_images", "num_videos", "audio_tokens"):
+        values, null = items.rows.ints(name, items.row)
+        if null is not None and null.any() and name != "audio_tokens":
+            raise OptionError(
+                f"align-media: {int(null.sum()):,} samples of {items.rows.uri} do not say their"
+                f" `{name}`: count them with `packidx estimate`"
+            )
+        found |= values > 0
+    return found
+
+
+def _require_column(rows: LengthsRows, column: str, option: str) -> None:
     if column not in rows.frame.columns:
         raise OptionError(
-            f"group-by {kind} needs the column `{column}`, which {rows.uri} does not have: leave "
+            f"{option} needs the column `{column}`, which {rows.uri} does not have: leave "
             "it out, or estimate the lengths with packidx"
         )
 
@@ -153,9 +169,15 @@ class WindowPlan:
             The packs, the group of each, and the numbers in `items` of their samples, by pack and
             position.
         """
-        slots = self.slots
+        slots, group, media = self.slots, self.group, None
+        if self.options.align_media:
+            has_media = _has_media(self.items)
+            slots, origin = divide_packs(slots, has_media, block // self.options.micro_steps)
+            group = group[origin]
+            media = np.bincount(slots.pack, has_media[slots.item], slots.num_packs) > 0
         sums = sum_up(self.items, slots, self.options.pad_pack_to)
-        order = self._schedule_packs({name: values for name, (values, _) in sums.items()}, block)
+        totals = {name: values for name, (values, _) in sums.items()}
+        order = self._schedule_packs(slots, totals, block, media)
         sums = {
             name: (values[order], None if null is None else null[order])
             for name, (values, null) in sums.items()
@@ -166,12 +188,14 @@ class WindowPlan:
         ordered = np.empty(len(slots.item), np.int32)
         for chosen, pack, position in slots.chunks():
             ordered[first[pack] + position] = slots.item[chosen]
-        return sums, self.group[order], ordered
+        return sums, group[order], ordered
 
-    def _schedule_packs(self, sums: dict[str, Int64s], block: int) -> Int64s:
+    def _schedule_packs(
+        self, slots: Slots, sums: dict[str, Int64s], block: int, media: Bools | None
+    ) -> Int64s:
         """Return the order of packs."""
         if self.options.lanes is not None:
-            return np.arange(self.slots.num_packs)
+            return np.arange(slots.num_packs)
         llm, vit = pack_cost(self.options.cost_model, sums)
         return schedule_packs(
             self.options.schedule,
@@ -180,7 +204,8 @@ class WindowPlan:
             global_batch=block,
             micro_steps=self.options.micro_steps,
             key=derive_key(self.options.seed, "packs", self.window.number, 0),
-            shares=self._tokens_by_source(self.slots, sums),
+            shares=self._tokens_by_source(slots, sums),
+            media=media,
         )
 
     def _tokens_by_source(self, slots: Slots, sums: dict[str, Int64s]) -> list[Int64s]:

@@ -75,6 +75,7 @@ def write_window(folder: Path | None, plan: WindowPlan, block: int) -> Window:
         strategies=plan.strategies,
         lower_bound=sum(bound for bound, _ in plan.bounds),
         bounds=tuple(dict.fromkeys(name for _, name in plan.bounds)),
+        num_packs_divided=num_packs - plan.slots.num_packs,
         files=written,
     )
 
