@@ -280,7 +280,7 @@ def test_images_that_a_killed_run_over_other_data_left_are_removed(
 
 def test_where_it_does_not_write(processor: str, data: Path, tmp_path: Path) -> None:
     (tmp_path / "b.tar").write_bytes(tar_of([("1.json", b"{}"), ("1.jpg", b"")]))
-    with pytest.raises(SourceError, match="is a tar file, and precompute writes jsonl, json here"):
+    with pytest.raises(SourceError, match="is a tar file, and precompute writes back JSON"):
         write_images(str(tmp_path / "b.tar"), tmp_path / "out", processor)
     for output in ("s3://bucket/x", str(data)):
         with pytest.raises(OptionError):
