@@ -72,8 +72,11 @@ def _print_index(opened: Index, verbose: bool, as_json: bool) -> None:
     say(f"{opened.path}@{opened.id[:12]}")
     for sentence in sentences:
         say_wrapped(sentence, "- ")
-    facts = result_facts(opened.snapshot)
-    print_facts("Plan", {name: facts[name] for name in facts if verbose or name in _SHORT})
+    said = result_facts(opened.snapshot)
+    if (memory := facts["memory"]) is not None:
+        held, most = (f"{memory[name] / 2**30:,.2f} GiB" for name in ("bytes", "limit"))
+        said["memory"] = f"heaviest: pack {memory['pack_id']} with {held} of {most}, estimated"
+    print_facts("Plan", {name: said[name] for name in said if verbose or name in _SHORT})
     if verbose:
         _print_details(opened, facts)
     warn(warnings)
@@ -81,7 +84,7 @@ def _print_index(opened: Index, verbose: bool, as_json: bool) -> None:
 
 _SHORT = (
     *("samples", "tokens", "packs", "fill", "steps", "lost", "left out", "no labels"),
-    *("mix", "options", "continues", "windows", "lengths"),
+    *("memory", "mix", "options", "continues", "windows", "lengths"),
 )
 _QUANTILES = ("min", "p50", "p95", "p99", "max")
 _HELD = {"text": "text alone", "mixed": "mixed media", "unknown": "of unknown kind"}

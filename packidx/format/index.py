@@ -67,6 +67,21 @@ class CostModel(JsonObject, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     vit_attention: Amount
 
 
+class MemoryModel(JsonObject, frozen=True, kw_only=True):
+    """Memory that a pack may take: `limit` bytes, by the weights of `packidx.plan.memory`."""
+
+    limit: Positive
+    per_token: Amount
+    per_patch: Amount
+    per_sample: Amount
+    fixed: Amount
+
+    def estimate(self, tokens: Any, patches: Any, samples: Any) -> Any:
+        """Bytes of packs of so many tokens, padding included, patches and samples."""
+        sums = self.per_token * tokens + self.per_patch * patches + self.per_sample * samples
+        return sums + self.fixed
+
+
 class Consumed(JsonObject, frozen=True, kw_only=True):
     """The progress of training on a snapshot."""
 
@@ -90,6 +105,7 @@ class Options(JsonObject, frozen=True, kw_only=True):
         continues: the state that ``plan --continue`` was given.
         window_shards, window_samples: what ``window`` states, if it is a number.
         lanes: of a stream's plan; `window_samples` is then of one lane.
+        memory: None without a limit.
         align_media: all packs of a micro-step have media, or none has.
     """
 
@@ -119,6 +135,7 @@ class Options(JsonObject, frozen=True, kw_only=True):
     continues: Consumed | None
     lanes: _Tokens | None = None
     align_media: bool = False
+    memory: MemoryModel | None = None
 
     def padded(self, lengths: Any) -> Any:
         """Tokens that pieces of `lengths` (integers, an array or one) take in a pack."""

@@ -20,6 +20,7 @@ from packidx.format.schema import fields_of
 from packidx.io.files import refuse_open_files
 
 _IDS = fields_of("int64 pack_id; int32 position; int64 sample_id")
+_PACK = pa.struct(fields_of("int64 pack_id padded_length vision_patches num_samples"))
 _SAMPLE = pa.struct([*_IDS, *fields_of("int32 label_tokens; double loss")])
 
 STEP_LOG = pa.schema(
@@ -28,6 +29,7 @@ STEP_LOG = pa.schema(
         *fields_of("int32 epoch; int64 step; int32 rank world_size; double seconds grad_norm"),
         *fields_of("int64 length attention_cost vision_patches vision_cost memory"),
         *fields_of("double data_wait"),
+        pa.field("packs", pa.list_(_PACK)),
         pa.field("samples", pa.list_(_SAMPLE)),
     ]
 )
@@ -35,8 +37,8 @@ STEP_LOG = pa.schema(
 since 1970, or one above the latest session in the folder where the clock is behind; `seconds` are
 null of a process's first step. The four sums are the plan's, over the rank's packs of the step.
 `memory` is the peak of the step in bytes, `data_wait` the share of its time, from 0 to 1, that was
-spent waiting for data; null if not measured. `samples` are those with label tokens, in order;
-`loss` is the sum over their label tokens."""
+spent waiting for data; null if not measured. `packs` are the plan's sums of each pack. `samples`
+are those with label tokens, in order; `loss` is the sum over their label tokens."""
 
 LOG_VIEWS = ("losses", "outliers", "logged_steps")
 _PREFIX = "steps"

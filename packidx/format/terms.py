@@ -39,7 +39,7 @@ LOG_RECIPE = "stream.json"
 BY_CHOICE = ("excluded", "consumed", "holdout", "train", "mix")
 """The plan was asked to leave these out, or training has had them."""
 
-LOST = ("too_long", "no_labels", "max_images", "max_vision_patches", "max_samples")
+LOST = ("too_long", "no_labels", "max_images", "max_vision_patches", "max_samples", "max_memory")
 """These were to be packed, and do not fit."""
 
 WITH_MEDIA = "; samples with media are never split, and truncated only behind their last medium"

@@ -34,7 +34,7 @@ SOURCES = pa.schema(
 )
 """`weight` is how often the mix takes a sample per epoch; null in a lengths table."""
 
-_LOGGED = "snapshot_id, seed, global_batch, session, samples"
+_LOGGED = "snapshot_id, seed, global_batch, session, packs, samples"
 # Of a pack, what `ORDER` does not say.
 _OF_PACKS = [name for name in PACKS.names if name not in ORDER.names]
 STEPS = pa.schema([*ORDER, *(PACKS.field(name) for name in _OF_PACKS)])

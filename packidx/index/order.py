@@ -18,7 +18,7 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, SupportsIndex, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypedDict, Unpack
 
 import msgspec
 import numpy as np
@@ -32,6 +32,9 @@ from packidx.format.manifest import Count, JsonObject, Positive, written_default
 from packidx.format.schema import fields_of
 from packidx.hashing import derive_key, splitmix64, splitmix64s
 from packidx.permutation import permute
+
+if TYPE_CHECKING:
+    from packidx.index.reader import Index
 
 
 def order_key(snapshot_id: str, seed: int, epoch: int) -> int:
@@ -140,6 +143,48 @@ class EpochOrder:
 
     def _derive_key(self, purpose: int) -> int:
         return splitmix64(self.key ^ purpose)
+
+
+class HeaviestFirst(EpochOrder):
+    """An epoch's order in which the heaviest packs come first, and the rest is as it was.
+
+    The i-th heaviest pack changes places with others so that it is at position i; each pack still
+    occurs once.
+
+    Args:
+        order: of the epoch.
+        heaviest: int64 [k], pack numbers.
+    """
+
+    def __init__(self, order: EpochOrder, heaviest: Int64s) -> None:
+        vars(self).update(vars(order))
+        self.order = order
+        first = np.arange(len(heaviest))
+        before, places = order.packs(first), order.positions(heaviest)
+        displaced = before[~np.isin(before, heaviest)]
+        self._at = np.concatenate([first, np.sort(places[places >= len(heaviest)])])
+        self._packs = np.concatenate([heaviest, displaced])
+
+    def packs(self, positions: npt.NDArray[Any]) -> Int64s:
+        """Pack numbers, int64, at the order `positions`."""
+        found = self.order.packs(positions)
+        where = np.minimum(np.searchsorted(self._at, positions), len(self._at) - 1)
+        moved = self._at[where] == positions
+        found[moved] = self._packs[where[moved]]
+        return found
+
+
+def put_heaviest_first(index: Index, order: EpochOrder, number: int) -> EpochOrder:
+    """Return `order` with its `number` heaviest packs first: by the plan's memory model, else by
+    tokens and vision patches together; `order` itself if `number` is 0."""
+    if not number:
+        return order
+    packs = index.packs(["padded_length", "vision_patches", "num_samples"])
+    counts = (column.fill_null(0).to_numpy().astype(np.float64) for column in packs.columns)
+    tokens, patches, samples = counts
+    model = index.snapshot.options.memory
+    weight = tokens + patches if model is None else model.estimate(tokens, patches, samples)
+    return HeaviestFirst(order, np.argsort(-weight, kind="stable")[:number])
 
 
 def packs_per_step(snapshot: IndexManifest) -> int | None:
@@ -278,6 +323,7 @@ class State(JsonObject, frozen=True, kw_only=True):
 
     Attributes:
         position: packs consumed in this epoch, over all ranks.
+        heaviest_first: of the sampler.
     """
 
     version: Literal[1] = written_default(1)
@@ -286,6 +332,7 @@ class State(JsonObject, frozen=True, kw_only=True):
     epoch: Count
     global_batch: Positive
     position: Count
+    heaviest_first: Count = 0
 
     @classmethod
     def read(cls, state: Any) -> State:
@@ -310,11 +357,11 @@ class State(JsonObject, frozen=True, kw_only=True):
             raise FormatError(f"sampler state has position {self.position}, outside [0, {end}]")
 
 
-def consumed_packs(snapshot: IndexManifest, state: Any) -> Int64s:
+def consumed_packs(index: Index, state: Any) -> Int64s:
     """Pack ids that training has consumed in the state's epoch, int64, in the order of training.
 
     Args:
-        snapshot: manifest of the one that was trained on.
+        index: the snapshot that was trained on.
         state: `PackSampler.state_dict()` or `state_at(step)`.
 
     Raises:
@@ -322,15 +369,16 @@ def consumed_packs(snapshot: IndexManifest, state: Any) -> Int64s:
         MismatchError: it is of another snapshot.
     """
     read = State.read(state)
-    mine = snapshot.snapshot_id
+    mine = index.id
     if read.snapshot_id != mine:
         raise MismatchError(
             f"the state has snapshot_id {read.snapshot_id}, this index {mine}: name the snapshot "
             "that was trained on (INDEX@ID)"
         )
-    order = epoch_order(snapshot, read.seed, read.epoch)
+    order = epoch_order(index.snapshot, read.seed, read.epoch)
     read.check_position(order.num_packs)
-    return order.packs(np.arange(read.position, dtype=np.int64))
+    number = read.heaviest_first if read.epoch == 0 else 0
+    return put_heaviest_first(index, order, number).packs(np.arange(read.position, dtype=np.int64))
 
 
 ORDER = pa.schema(fields_of("int32 epoch; int64 step; int32 micro_step; int64 position pack_id"))

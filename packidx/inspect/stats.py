@@ -60,6 +60,19 @@ def pack_stats(index: Index) -> dict[str, dict[str, float]]:
     return out
 
 
+def estimate_memory(index: Index) -> dict[str, int] | None:
+    """Return the heaviest pack (`pack_id`), its estimated `bytes` and the `limit` of the plan; None
+    of a plan without ``--memory``."""
+    model = index.snapshot.options.memory
+    if model is None:
+        return None
+    packs = index.packs(["padded_length", "vision_patches", "num_samples"])
+    counts = (column.fill_null(0).to_numpy().astype(np.float64) for column in packs.columns)
+    estimates = model.estimate(*counts)
+    heaviest = int(estimates.argmax())
+    return {"pack_id": heaviest, "bytes": round(estimates[heaviest]), "limit": model.limit}
+
+
 def plan_stats(index: Index, ranks: Sequence[int] = ()) -> dict[str, Any]:
     """Return what the packs table tells of a plan.
 
@@ -69,8 +82,8 @@ def plan_stats(index: Index, ranks: Sequence[int] = ()) -> dict[str, Any]:
 
     Returns:
         ``packs`` (`pack_stats`), ``length_correlation`` of samples that share a pack (None if
-        nothing varies), and ``schedule``: per number of ranks, what `ranks_stats` says of the first
-        epoch.
+        nothing varies), ``memory`` (`estimate_memory`), and ``schedule``: per number of ranks, what
+        `ranks_stats` says of the first epoch.
     """
     if not ranks:  # a rank has one pack of each micro-step
         result = index.snapshot.result
@@ -83,6 +96,7 @@ def plan_stats(index: Index, ranks: Sequence[int] = ()) -> dict[str, Any]:
     return {
         "packs": pack_stats(index),
         "length_correlation": pairs.correlation(),
+        "memory": estimate_memory(index),
         "schedule": ranks_stats(scheduled_packs(index), packs_per_step(index.snapshot) or 1, ranks),
     }
 

@@ -120,6 +120,7 @@ def check_stream(options: Options, table: Lengths) -> None:
         OptionError: an option that streams do not have, or lengths without a manifest.
     """
     refused = {
+        "--memory": options.memory is not None,
         "--group-by": options.group_by is not None,
         f"--on-long {options.on_long}": options.on_long in ("split", "truncate"),
     }

@@ -143,6 +143,16 @@ class PlanOptions:
         None, "The most vision patches a pack may hold.", minimum=1
     )
     max_samples: int | None = option_field(None, "The most samples a pack may hold.", minimum=1)
+    memory: str | None = option_field(
+        None, "The most memory a pack may take, by --memory-model.", "SIZE", is_stored=False
+    )
+    memory_model: str | None = option_field(
+        None,
+        "Bytes of a pack: a=…,b=…,c=…,d=… of a token, a patch, a sample, and in all; or a StepLog.",
+        "MODEL|LOG",
+        is_stored=False,
+    )
+    """Weights are fitted to the peaks that a `StepLog` kept, of one pack per forward pass."""
     group_by: str | None = option_field(
         None,
         "Only samples of one kind share a pack.",
@@ -344,7 +354,8 @@ def _check_range(name: str, value: int, low: int, high: int, what: str = ": it m
 GROUPS: dict[str, tuple[str, ...]] = {
     "what to pack": ("capacity", "on_long", "mix", "holdout", "holdout_only", "exclude"),
     "what may share a pack": (
-        *("strategy", "group_by", "max_samples", "max_images", "max_vision_patches", "seed"),
+        *("strategy", "group_by", "max_samples", "max_images", "max_vision_patches"),
+        *("memory", "memory_model", "seed"),
     ),
     "room in a pack": ("margin", "align", "pad_pack_to", "reserve"),
     "order": ("schedule", "global_batch", "micro_steps", "align_media", "cost"),

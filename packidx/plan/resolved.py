@@ -10,6 +10,7 @@ from packidx.errors import OptionError
 from packidx.format.index import Options
 from packidx.format.manifest import decode_json
 from packidx.plan.cost_model import DEFAULT_PRESET, parse_cost
+from packidx.plan.memory import WEIGHTS, parse_memory
 from packidx.plan.options import DEFAULTS, OPTIONS, PlanOptions, micro_steps_of
 
 # Kept free per pack when lengths are not exact and the user named no margin. Guesses of
@@ -53,6 +54,8 @@ def with_defaults(asked: PlanOptions, weakest_method: str) -> Options:
     values = {name: getattr(asked, name) for name, said in OPTIONS.items() if said.is_stored}
     values |= {"margin": float(margin), "planned_capacity": padded, "cost_model": cost.to_json()}
     values |= {"holdout": None if share is None else str(share)}
+    memory = parse_memory(asked.memory, asked.memory_model)
+    values |= {"memory": None if memory is None else memory.to_json()}
     values |= {"side": "holdout" if is_rest else "train", "weights": {}, "continues": None}
     return decode_json(Options, values | dict.fromkeys(nothing))
 
@@ -64,6 +67,9 @@ def options_to_inherit(options: Options) -> dict[str, Any]:
     if options.side == "holdout":
         values["holdout_only"] = values.pop("holdout")
     values["window"] = options.window_shards or options.window_samples or DEFAULTS["window"]
+    if (memory := options.memory) is not None:
+        values["memory"], numbers = str(memory.limit), memory.to_json()
+        values["memory_model"] = ",".join(f"{n}={numbers[key]}" for n, key in WEIGHTS.items())
     weights = options.cost_model.to_json()
     values["cost"] = ",".join(f"{name}={value}" for name, value in weights.items())
     return values

@@ -116,11 +116,7 @@ def _require_column(rows: LengthsRows, column: str, option: str) -> None:
 
 def _make_problem(items: Items, chosen: Int32s, options: Options) -> Problem:
     own = slice(None) if len(chosen) == items.num_samples else chosen
-    caps = {}
-    for name, most in options.caps.items():
-        column = items.column(name)
-        if column is not None:
-            caps[name] = column[0][own], most
+    caps = {name: (held[own], most) for name, (held, most) in items.caps(options).items()}
     cost = items.column("vision_cost")
     values = None if cost is None or not cost[0].any() else cost[0][own]
     return Problem(items.padded[own], options.planned_capacity, caps, values)

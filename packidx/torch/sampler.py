@@ -27,6 +27,7 @@ from packidx.index.order import (
     check_rank,
     epoch_order,
     packs_per_step,
+    put_heaviest_first,
     to_integer,
     whole_number,
 )
@@ -62,6 +63,9 @@ class PackSampler(Sampler[int]):
             of the plan. A random order has none unless it was planned with ``--global-batch``.
         seed: of the order.
         epoch: of the order; see `set_epoch`.
+        heaviest_first: so many packs, the heaviest, are the first of epoch 0, so that a run which
+            does not fit in memory ends at once; each pack still occurs once. Their micro-steps cost
+            more than the plan's.
 
     Raises:
         OptionError: values that make no sense together.
@@ -76,6 +80,7 @@ class PackSampler(Sampler[int]):
         global_batch: int | None = None,
         seed: int = 0,
         epoch: int = 0,
+        heaviest_first: int = 0,
     ) -> None:
         super().__init__()
         self.index = open_index(index)
@@ -90,12 +95,15 @@ class PackSampler(Sampler[int]):
         self.global_batch = to_integer("global_batch", global_batch)
         self.seed, self.epoch = whole_number("seed", seed), whole_number("epoch", epoch)
         check_global_batch(self.global_batch, self.world_size, self.index.num_packs, name)
+        self.heaviest_first = whole_number("heaviest_first", heaviest_first)
         self._start = 0  # where the next iteration begins
         self._position = 0  # global cursor in packs
         self._dealing = self._make_dealing()
 
     def _make_dealing(self) -> Dealing:
-        return Dealing(epoch_order(self.index.snapshot, self.seed, self.epoch), self.global_batch)
+        order = epoch_order(self.index.snapshot, self.seed, self.epoch)
+        number = self.heaviest_first if self.epoch == 0 else 0
+        return Dealing(put_heaviest_first(self.index, order, number), self.global_batch)
 
     def __repr__(self) -> str:
         names = ("rank", "world_size", "global_batch", "seed", "epoch")
@@ -165,6 +173,7 @@ class PackSampler(Sampler[int]):
             epoch=self.epoch,
             global_batch=self.global_batch,
             position=position,
+            heaviest_first=self.heaviest_first,
         )
         return state.to_json()
 
@@ -180,7 +189,7 @@ class PackSampler(Sampler[int]):
         """
         read = State.read(state)
         for name, advice in _MUST_AGREE.items():
-            mine, other = self._make_state(0)[name], getattr(read, name)
+            mine, other = self._make_state(0).get(name, 0), getattr(read, name)
             if mine != other:
                 raise MismatchError(f"the state has {name} {other}, this sampler {mine}: {advice}")
         read.check_position(self.index.num_packs)
@@ -217,6 +226,7 @@ _MUST_AGREE = {
     "snapshot_id": "open the index at the state's snapshot (dir@ID), or start a new run",
     "seed": "construct the sampler with the state's seed",
     "global_batch": "what a step trains on depends on it: keep it and change the accumulation",
+    "heaviest_first": "construct the sampler with the state's heaviest_first",
 }
 
 

@@ -26,6 +26,7 @@ Loader = TypeVar("Loader", bound=Iterable[Any])
 _log = logging.getLogger("packidx.torch")
 
 _SUMS = ("length", "attention_cost", "vision_patches", "vision_cost")
+_PACK = ("pack_id", "padded_length", "vision_patches", "num_samples")
 _SAMPLE = ("pack_id", "position", "sample_id", "label_tokens", "loss")
 
 
@@ -205,6 +206,7 @@ class StepLog:
     def _finish_step(self, row: dict[str, Any]) -> dict[str, Any]:
         packs = [self.sampler.index.stats(number) for number in sorted(row.pop("packs"))]
         sums = {name: [pack[name] for pack in packs] for name in _SUMS}
+        counts = [{name: pack[name] for name in _PACK} for pack in packs]
         norm = row["grad_norm"]
         samples = [
             dict(zip(_SAMPLE, (*names, int(number), loss), strict=True))
@@ -216,6 +218,7 @@ class StepLog:
             **row,
             **{name: None if None in each else sum(each) for name, each in sums.items()},
             "grad_norm": None if norm is None else float(norm),
+            "packs": counts,
             "samples": samples,
         }
 

@@ -65,7 +65,9 @@ def write_lengths(
             counts = {"length": length, "text_tokens": length, "label_tokens": length - 1}
             spans = media_spans(one["parts"])
             rows.append({"sample_id": len(rows), "source": source, "key": one["id"], **locator})
-            rows[-1] |= {**counts, "num_images": len(spans), "num_videos": 0}
+            patches = sum(span["patches"] for span in spans)
+            counts |= {"num_images": len(spans), "num_videos": 0, "vision_patches": patches}
+            rows[-1] |= counts
             rows[-1] |= {"media": None if one.get("unknown") else spans}
             rows[-1] |= {"method": "exact", "status": "ok"}
             data += line + b"\n"

@@ -224,6 +224,57 @@ def test_consumed_packs_are_those_that_were_dealt(
     count = data.draw(st.integers(0, len(samplers[0])))
     given = [list(itertools.islice(sampler, count)) for sampler in samplers]
     state = json.loads(json.dumps(samplers[0].state_dict()))
-    consumed = consumed_packs(index.snapshot, state)
+    consumed = consumed_packs(index, state)
     assert consumed.dtype == np.int64
     assert consumed.tolist() == [pack for micro in zip(*given, strict=True) for pack in micro]
+
+
+def weighed_index(folder: Path, **options: Any) -> Index:
+    rng = np.random.default_rng(2)
+    records = [
+        record(n, [int(rng.integers(3, 40)), (4, 4 * int(rng.integers(1, 5)))]) for n in range(90)
+    ]
+    return make_index(folder, {"all": records}, capacity=120, global_batch=4, **options)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"memory": "9MB", "memory_model": "a=1e4,b=4e3,c=100,d=5e6"}]
+)
+def test_the_heaviest_packs_come_first_and_each_pack_once(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    index = weighed_index(tmp_path, **options)
+    packs = index.packs(["padded_length", "vision_patches", "num_samples"]).to_pylist()
+    weights = {"padded_length": 1e4, "vision_patches": 4e3, "num_samples": 100} if options else {
+        "padded_length": 1, "vision_patches": 1
+    }  # fmt: skip
+    weight = np.array([sum(w * pack[name] for name, w in weights.items()) for pack in packs])
+    plain = PackSampler(index, seed=3)
+    whole = list(plain) + plain.left_out
+    for world_size, number in itertools.product((1, 2, 4), (1, 4, 7)):
+        samplers = ranks(index, world_size, seed=3, heaviest_first=number)
+        order = dealt(samplers) + samplers[0].left_out
+        assert sorted(order) == sorted(whole)
+        assert weight[order[:number]].tolist() == np.sort(weight)[::-1][:number].tolist()
+        heavy = set(order[:number])
+        kept = [
+            pack for pack, at in zip(whole, range(len(whole)), strict=True) if order[at] == pack
+        ]
+        assert len(kept) >= len(whole) - 2 * number and heavy >= set(order[:number])
+        for one in samplers:
+            one.set_epoch(1)
+        assert dealt(samplers) == list(PackSampler(index, seed=3, epoch=1))
+
+
+def test_a_state_remembers_that_the_heaviest_came_first(tmp_path: Path) -> None:
+    index = weighed_index(tmp_path)
+    whole = list(PackSampler(index, heaviest_first=5))
+    state = json.loads(json.dumps(PackSampler(index, heaviest_first=5).state_at(2)))
+    assert "heaviest_first" not in PackSampler(index).state_at(2)
+    resumed = ranks(index, 2, heaviest_first=5)
+    for one in resumed:
+        one.load_state_dict(state)
+    assert dealt(resumed) == whole[8:]
+    assert consumed_packs(index, state).tolist() == whole[:8]
+    with pytest.raises(MismatchError, match="heaviest_first 5, this sampler 0"):
+        PackSampler(index).load_state_dict(state)

@@ -20,6 +20,7 @@ from packidx.format.schema import DROPPED
 from packidx.format.terms import LOST, NOT_ELIGIBLE, WITH_MEDIA
 from packidx.hashing import derive_key, hash_ints
 from packidx.lengths.table import LengthsRows
+from packidx.plan.memory import memory_units
 from packidx.plan.options import parse_share
 from packidx.plan.select.mixture import copies_of
 from packidx.plan.select.pieces import Pieces, cut_into_pieces, expand_ranges
@@ -28,10 +29,11 @@ from packidx.plan.select.rules import Rules, is_held_out
 # In the order in which they are looked for: the first that holds is the one that is recorded.
 REASONS = (
     *("", "rejected", "invalid_length", "empty", "excluded", "consumed", "holdout", "train", "mix"),
-    *("too_long", "no_labels", "max_images", "max_vision_patches", "max_samples"),
+    *("too_long", "no_labels", "max_images", "max_vision_patches", "max_samples", "max_memory"),
 )
 # What a lengths table calls the column that a cap is on.
 _CAPPED = {"num_images": "--max-images", "vision_patches": "--max-vision-patches"}
+_CAPPED |= {"num_samples": "--max-samples", "memory": "--memory"}
 _COLUMNS = ("row", "length", "padded", "copy", "piece", "token_start")
 _NONE = np.empty(0, np.int64)
 
@@ -128,6 +130,36 @@ class Items:
             null = np.zeros(len(values), bool) if null is None else null
             values[self.num_whole :], null[self.num_whole :] = more, unknown
         return values, null
+
+    def caps(self, options: Options) -> dict[str, tuple[Int64s, int]]:
+        """Name -> what each item has of it, and the most that a pack may have, of every cap.
+
+        Raises:
+            OptionError: a cap is on a column that is not known.
+        """
+        caps = {name: (self._known(name, cap), cap) for name, cap in options.caps.items()}
+        if options.memory is not None:
+            needed = options.memory.per_patch > 0
+            patches = self._known("vision_patches") if needed else np.zeros_like(self.padded)
+            caps["memory"] = memory_units(options, self.padded, patches)
+        return caps
+
+    def _known(self, name: str, cap: int | None = None) -> Int64s:
+        """A counter of every item that a cap needs."""
+        column = self.column(name)
+        option = "--memory-model" if cap is None else f"{_CAPPED[name]} {cap}"
+        if column is None:
+            raise OptionError(
+                f"{option} needs the column `{name}`, which {self.rows.uri} does not have: "
+                "leave it out"
+            )
+        values, null = column
+        if null is not None and null.any():
+            raise OptionError(
+                f"{option}: {int(null.sum())} samples of {self.rows.uri} do not say their "
+                f"`{name}`: leave it out or count them"
+            )
+        return values
 
     @property
     def squares(self) -> NDArray[np.float64]:
@@ -266,20 +298,7 @@ def _append_pieces(items: Items, pieces: Pieces, options: Options) -> Items:
 def _within_caps(items: Items, options: Options, reasons: DropReasons) -> Items:
     """The items of samples none of which breaks a cap by itself."""
     keep = np.ones(items.num_samples, bool)
-    for name, cap in options.caps.items():
-        column = items.column(name)
-        option = _CAPPED.get(name, "--max-samples")
-        if column is None:
-            raise OptionError(
-                f"{option} {cap} needs the column `{name}`, which {items.rows.uri} does not have: "
-                "leave the cap out"
-            )
-        values, null = column
-        if null is not None and null.any():
-            raise OptionError(
-                f"{option} {cap}: {int(null.sum())} samples of {items.rows.uri} do not say their "
-                f"`{name}`: leave the cap out or count them"
-            )
+    for name, (values, cap) in items.caps(options).items():
         rows = np.unique(items.row[values > cap])
         if len(rows):
             reasons.set(rows, f"max_{name.removeprefix('num_')}")
@@ -336,6 +355,8 @@ def _describe_drops(
     for name, cap in options.caps.items():
         values = rows.ints(name)[0] if name in rows.frame.columns else np.ones_like(weight)
         describe_reason(f"max_{name.removeprefix('num_')}", values, f" > {cap} per pack")
+    if (limit := options.memory) is not None:
+        detail[reasons == "max_memory"] = f"more than {limit.limit:,} bytes by itself"
     detail[reasons == "empty"] = "no token is left to train on"
     invalid = np.flatnonzero(reasons == "invalid_length")
     stated = rows.arrow("length", numbers[invalid]).to_pylist()

@@ -152,7 +152,7 @@ def continue_from(
         FormatError: it is not a state of a sampler.
         OptionError: the state is of an epoch that has not begun.
     """
-    packs = consumed_packs(index.snapshot, state)  # refuses a state of another snapshot
+    packs = consumed_packs(index, state)  # refuses a state of another snapshot
     if not state["position"]:
         raise OptionError(
             f"the state says that 0 packs of epoch {state['epoch']} of {index.path}@{index.id[:12]}"
