@@ -161,6 +161,18 @@ def test_weights_are_copies_and_draws(tmp_path: Path) -> None:
     assert reasons == {"mix": 1000 - counts["b"]}
 
 
+def test_few_lengths_many_times_over_are_packed_well(tmp_path: Path) -> None:
+    """What finds no partner gets packs of its own."""
+    rng = np.random.default_rng(0)
+    few = rng.choice(np.arange(100, 4000), 200, replace=False)
+    lengths = np.concatenate([rng.integers(100, 4000, 800), few])
+    table = pa.table({"length": lengths, "source": ["many"] * 800 + ["few"] * 200})
+    pq.write_table(table, tmp_path / "l.parquet")
+    plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=8192, mix=("few=40",))
+    result = open_index(tmp_path / "i").snapshot.result
+    assert result.num_pieces == 800 + 40 * 200 and result.gap_percent < 5
+
+
 def test_holdout_and_training_split_the_samples(tmp_path: Path) -> None:
     keys = [f"sample-{i}" for i in range(500)]
     pq.write_table(pa.table({"length": [10] * 500, "key": keys}), tmp_path / "l.parquet")

@@ -108,3 +108,13 @@ def test_packs_of_a_vlm_mix(samples: int | None, percent: float) -> None:
     bound, _ = joint_bound(sizes, limits, NAMES[: len(limits)])
     count = assert_plan(packed(sizes, limits, 1), sizes, limits)
     assert count <= bound * (1 + percent / 100)
+
+
+@pytest.mark.parametrize(("tokens", "images"), [((1, 8193), 0.5), ((10, 60), 1.0)])
+def test_items_that_best_fit_alone_packs_well(tokens: tuple[int, int], images: float) -> None:
+    """They fill much of a pack, or images alone decide: dealing evenly leaves rooms unfilled."""
+    rng = np.random.default_rng(0)
+    held = np.where(rng.random(9000) < images, rng.integers(1, 9, 9000), 0)
+    sizes, limits = np.stack([rng.integers(*tokens, 9000), held], axis=1), np.array([8192, 12])
+    bound, _ = joint_bound(sizes, limits, NAMES[:2])
+    assert assert_plan(packed(sizes, limits, 1), sizes, limits) <= 1.01 * bound
