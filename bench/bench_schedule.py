@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from bench_tools import CAPACITY, Int64s, heading, line, ratio
 from packidx.index import open_index
-from packidx.inspect.stats import ranks_stats, scheduled_packs
+from packidx.inspect.stats import ranks_stats, scheduled_costs
 from packidx.plan import plan_packs
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "helpers"))
@@ -70,27 +70,25 @@ def bench_caps(folder: Path, table: Path, mix: Mix) -> None:
 
 
 def bench_schedule(folder: Path, table: Path, mix: Mix) -> None:
-    """How long 64 ranks wait, in three orders."""
+    """How long 64 ranks wait, in two orders."""
     for micro_steps in (MICRO_STEPS, 1):
         batch = RANKS * micro_steps
         index = folder / f"schedule-{micro_steps}"
         plan_packs(table, index, capacity=CAPACITY, global_batch=batch, micro_steps=micro_steps)
-        packs = scheduled_packs(open_index(index))
-        found = ranks_stats(packs, batch, (RANKS,))[0]
+        costs = scheduled_costs(open_index(index))
+        found = ranks_stats(*costs, batch, (RANKS,))[0]
         heading(
-            f"{len(mix['length']):,} samples in {len(packs.llm):,} packs for {RANKS} ranks, "
+            f"{len(mix['length']):,} samples in {len(costs[0]):,} packs for {RANKS} ranks, "
             f"{micro_steps} micro-step{'s' if micro_steps > 1 else ' (the trade-off)'}: "
             f"{found['steps']:,} steps"
         )
         _show("packidx", found["planned"], micro_steps > 1)
         _show("these packs in random order", found["random"], False)
-        _show("these packs sorted by vision tokens", found["by_vision_tokens"], False)
     index = folder / "knapsack"
     plan_packs(table, index, capacity=CAPACITY, strategy="knapsack")
-    found = ranks_stats(scheduled_packs(open_index(index)), RANKS * MICRO_STEPS, (RANKS,))[0]
+    found = ranks_stats(*scheduled_costs(open_index(index)), RANKS * MICRO_STEPS, (RANKS,))[0]
     heading(f"packs by NeMo's own rule for {RANKS} ranks, {MICRO_STEPS} micro-steps")
     _show("NeMo's packs in random order", found["random"], False)
-    _show("NeMo's packs sorted by vision tokens", found["by_vision_tokens"], False)
 
 
 def _show(label: str, found: dict[str, Any], is_promised: bool) -> None:

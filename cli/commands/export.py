@@ -64,9 +64,8 @@ def energon(quiet: bool, as_json: bool, **options: Any) -> None:
 def wds(quiet: bool, as_json: bool, **options: Any) -> None:
     """Write the packs of INDEX or INDEX@ID as tars, media copied as they are.
 
-    One WebDataset sample per pack: LoongForge's packed JSON, and the media of its samples. Where
-    Megatron-Energon is installed, its `energon prepare` indexes the tars. The output appears when
-    it is whole; an export that was killed starts again.
+    One WebDataset sample per pack: LoongForge's packed JSON, and the media of its samples. The
+    output appears when it is whole; an export that was killed starts again.
     """
     from packidx.export.wds import export_wds
 

@@ -9,10 +9,10 @@ from ..show.console import say, status
 
 
 @click.command()
-@click.argument("path", metavar="INDEX|LENGTHS")
+@click.argument("path", metavar="INDEX")
 @option("-o --output FILE", "The page, one HTML file.", default="report.html", show_default=True)
 def report(path: str, output: str) -> None:
-    """Draw INDEX, INDEX@ID or LENGTHS on one page, a file that needs nothing else.
+    """Draw INDEX or INDEX@ID on one page, a file that needs nothing else.
 
     It shows where tokens go, how full packs are, how long samples are, how balanced steps are, and
     a few packs.

@@ -83,7 +83,7 @@ def _print_index(opened: Index, verbose: bool, as_json: bool) -> None:
 
 
 _SHORT = (
-    *("samples", "tokens", "packs", "fill", "steps", "lost", "left out", "no labels"),
+    *("samples", "tokens", "packs", "fill", "steps", "lost", "left out"),
     *("memory", "mix", "options", "continues", "windows", "lengths"),
 )
 _QUANTILES = ("min", "p50", "p95", "p99", "max")
@@ -122,17 +122,12 @@ def print_lengths_stats(stats: Mapping[str, Any]) -> None:
 
 
 def _print_details(index: Index, facts: Mapping[str, Any]) -> None:
-    """Tables of a plan's packs, its schedule and its sources.
+    """Tables of a plan's schedule and its sources.
 
     Args:
         facts: `packidx.inspect.stats.plan_stats`.
     """
-    print_rows(
-        {"per pack": name} | {key: _number(value) for key, value in cell.items()}
-        for name, cell in facts["packs"].items()
-    )
     orders = {"this plan": "planned", "random order": "random"}
-    orders["by vision tokens"] = "by_vision_tokens"
     rows = []
     for row in facts["schedule"]:
         if row["planned"]:  # there is a whole step
@@ -151,7 +146,3 @@ def _print_details(index: Index, facts: Mapping[str, Any]) -> None:
         {"source": each.name, "samples": each.num_samples, "dropped": each.num_dropped}
         for each in index.snapshot.sources
     )
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value == int(value) or value >= 100 else f"{value:,.2f}"

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 @option_group(
     "what to look at",
     "--sample 64",
-    option("--quick", "Check only the sizes of files and shards."),
     option(
         "--sample num_sampled N",
         "Encode N samples as training does, and compare their lengths.",
@@ -60,14 +59,12 @@ def verify(index: str, roots: dict[str, str], quiet: bool, as_json: bool, **opti
     from packidx.index import open_index
     from packidx.inspect.verify import verify_index as run
 
-    asked = {name: options.pop(name) for name in ("num_sampled", "quick", "transform")}
+    asked = {name: options.pop(name) for name in ("num_sampled", "transform")}
     names_encoder = options["processor"] is not None or options["encode"] is not None
     if asked["num_sampled"] < 0:
         raise OptionError(
             f"--sample is {asked['num_sampled']}: give the number of samples to encode"
         )
-    if asked["quick"] and (asked["num_sampled"] or names_encoder):
-        raise OptionError("--quick reads nothing: leave --sample, --processor and --encode out")
     opened = open_index(index, roots)
     if names_encoder:
         from packidx.recipe import encoder_of_plan

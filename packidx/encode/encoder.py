@@ -156,14 +156,10 @@ class ProcessorEncoder:
         return int(counts.length[0])
 
     @property
-    def takes_allocate(self) -> bool:
-        """True if `PackedDataset` gives it the memory of its pack: not one that does more."""
-        return type(self).__call__ is ProcessorEncoder.__call__
-
-    @property
     def takes_conversations(self) -> bool:
         """True if the reader gives it records as it has read them: not to one that does more."""
-        return self.takes_allocate and type(self).count is ProcessorEncoder.count
+        own = (type(self).__call__, type(self).count)
+        return own == (ProcessorEncoder.__call__, ProcessorEncoder.count)
 
     def __call__(
         self,

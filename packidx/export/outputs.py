@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from packidx.digests import file_digest
-from packidx.errors import OptionError, SourceError
+from packidx.errors import OptionError
 from packidx.format.index import IndexManifest
 from packidx.index import Index, open_index
-from packidx.io import files, storage
+from packidx.io import files
 from packidx.io.output_folder import Kind, check_free, is_within
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
-from packidx.records.fetch import Fetcher, Snapshot
+from packidx.records.fetch import Snapshot
 from packidx.run.workers import Progress, Workers
 
 Reader = TypeVar("Reader")
@@ -32,7 +31,6 @@ def open_exported(
     Raises:
         OptionError: the plan is of a transform; or `output` holds what is exported, is in the
             index, is no folder, or holds what no export has written.
-        ChangedSource: a shard has another size than the one that was counted.
     """
     opened = open_index(index if isinstance(index, Index) else os.fspath(index), roots)
     transform, shards = opened.snapshot.lengths.transform, opened.snapshot.shards
@@ -49,13 +47,6 @@ def open_exported(
     if is_within(output, opened.path):
         raise OptionError(f"{output} is in the index {opened.path}: name a folder outside of it")
     check_free(output, kind)
-    fetcher = Fetcher(opened)
-
-    def check(number: int) -> None:
-        with contextlib.suppress(SourceError):  # an error where its samples are read
-            fetcher.shard(number)
-
-    storage.overlapped(check, range(len(shards)))
     return opened
 
 

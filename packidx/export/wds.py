@@ -9,9 +9,6 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -71,8 +68,8 @@ class WdsSummary:
     num_media: int
     num_shards: int
     num_bytes: int
-    prepare: str | None
-    """Command to run before Energon reads the tars; None if it was run."""
+    prepare: str
+    """Command to run before Energon reads the tars."""
     warnings: list[str]
     """A sentence for each fact that the tars lack, or that was not compared with the plan."""
     seconds: float
@@ -143,7 +140,6 @@ def export_wds(
         totals = {"num_packs": result.num_packs, "num_samples": result.num_pieces}
         totals |= {"num_tokens": result.num_tokens, "num_media": num_media}
         files.write_atomic(os.path.join(built.table, FOLDER, "dataset.yaml"), _DATASET.encode())
-        left = _prepare_energon(built.table, output)
         manifest = {**head, **totals, "shards": tars, "software": software()}
         files.write_json(os.path.join(built.table, KIND.manifest), manifest)
     return WdsSummary(
@@ -151,7 +147,7 @@ def export_wds(
         snapshot_id=opened.id,
         num_shards=len(tars),
         num_bytes=sum(tar["bytes"] for tar in tars),
-        prepare=left,
+        prepare=prepare_command(output, *_PREPARE),
         warnings=warnings,
         seconds=time.monotonic() - begun,
         **totals,
@@ -241,21 +237,3 @@ def _write_tars(
         [written] = describe_files(folder, [name])
         tars.append({**written, "first_pack": ids[0], "num_packs": len(ids)})
     return tars, num_media
-
-
-def _prepare_energon(folder: str, output: str) -> str | None:
-    """Let Energon index the tars if it is installed; return the command if it is not.
-
-    Raises:
-        PackidxError: it failed.
-    """
-    here = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
-    energon = shutil.which("energon", path=here)
-    if energon is None:
-        return prepare_command(output, *_PREPARE)
-    command = [energon, "prepare", folder, *_PREPARE, "--no-progress"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode or not os.path.exists(os.path.join(folder, FOLDER, "index.sqlite")):
-        said = (done.stderr or done.stdout).strip().rpartition("\n")[2]
-        raise PackidxError(f"`energon prepare` failed on the tars of {output}: {said}")
-    return None

@@ -41,17 +41,11 @@ def pack_cost(weights: CostModel, columns: Mapping[str, Any]) -> tuple[Float64s,
     )
     llm = weights.llm_linear * length + weights.llm_attention * squares
     if weights.llm_windowed:
-        windowed = _windowed_squares(length, squares, weights.llm_window)
-        llm = llm + weights.llm_windowed * windowed
+        window, mean = weights.llm_window, squares / np.maximum(length, 1.0)
+        beyond = length * (2.0 * window - window * window / np.maximum(mean, window))
+        llm = llm + weights.llm_windowed * np.where(mean > window, beyond, squares)
     vit = weights.vit_linear * patches + weights.vit_attention * spans
     return llm, vit
-
-
-def _windowed_squares(length: Float64s, squares: Float64s, window: float) -> Float64s:
-    """Return what a windowed layer makes of Σl²: twice the pairs of tokens that see each other."""
-    mean = squares / np.maximum(length, 1.0)
-    beyond = length * (2.0 * window - window * window / np.maximum(mean, window))
-    return np.where(mean > window, beyond, squares)
 
 
 def fixed_point(cost: Float64s, largest: float, bits: int) -> Int64s:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from packidx.errors import FormatError, SourceError, missing_package
+from packidx.errors import FormatError, SourceError
 from packidx.format.index import OPTIONAL, TABLE_NAMES, TABLES, PlacedWindow
 from packidx.format.lengths import KnownTable, known_table
 from packidx.format.parquet import scan_of
@@ -20,8 +20,6 @@ from packidx.io import urls
 from packidx.io.cache import local_copies
 
 if TYPE_CHECKING:
-    import duckdb
-
     from packidx.index.reader import Index
 
 SOURCES = pa.schema(
@@ -123,7 +121,7 @@ def views_of_index(
 
     Args:
         names: the views that are asked; what is in an object store is fetched for these alone.
-        steps: None if they are not asked for.
+        steps: of the view `steps`, which is not there if they are None.
         log: files of a run's log.
     """
     views, planned = Views(), index.snapshot.lengths
@@ -136,10 +134,6 @@ def views_of_index(
         columns = ", ".join(f'"{name}"' for name in STEPS.names)
         joined = "packs JOIN packidx.train_order USING (pack_id)"
         views.selects["steps"] = f"SELECT {columns} FROM {joined} ORDER BY epoch, position"
-    elif "packs" in views.selects:  # a query that reaches it without its name gets an error
-        why = "error('the steps are computed where a query names them') IS NULL"
-        none = views.select_made("no_steps", STEPS.empty_table())
-        views.selects["steps"] = f"{none} UNION ALL BY NAME SELECT NULL AS step WHERE {why}"
     views.add_sources(index.snapshot, index.snapshot.options.weights)
     if log:  # sources and keys come from `samples`
         views.paths.extend(log)
@@ -182,14 +176,3 @@ def create_views(connection: Any, views: Views) -> None:
                 views.absent[name] = f"there is no view {name}: {why}"
                 continue
         connection.execute(f"CREATE VIEW {name} AS {select}")
-
-
-def to_duckdb(index: Index, steps: Steps) -> duckdb.DuckDBPyConnection:
-    """See `Index.duckdb`."""
-    try:
-        import duckdb
-    except ModuleNotFoundError as error:
-        raise missing_package("index.duckdb", error) from None
-    connection = duckdb.connect()
-    create_views(connection, views_of_index(index, VIEWS, steps))
-    return connection

@@ -108,12 +108,9 @@ def _no_index(folder: str) -> NotFoundInIndex:
                 f"{folder} is a lengths table and no pack index: make one of it with `packidx plan "
                 f"{folder} -o INDEX`, and name that"
             )
+    what = f"{folder} does not exist"
     if urls.is_url(folder):
-        what = f"there is no pack index at {folder}: no {urls.join(folder, 'HEAD')} is there"
-    elif storage.exists(urls.join(folder, "tokenizer_config.json")):
-        what = f"{folder} is a processor's folder, and the index comes before the processor"
+        what = f"there is no pack index at {folder}"
     elif storage.exists(folder):
         what = f"{folder} is not a pack index: it has no HEAD and no snapshots"
-    else:
-        what = f"{folder} does not exist"
     return NotFoundInIndex(f"{what}; name the folder or URL that `packidx plan` wrote (its -o)")

@@ -277,20 +277,10 @@ class Dealing:
             raise OptionError(f"step {step} is outside [0, {self.num_steps}), an epoch's steps")
         return self.packs(step * self.global_batch, (step + 1) * self.global_batch)
 
-    def packs_of_rank(self, start: int, stop: int, rank: int, world_size: int) -> Int64s:
-        """Return what one rank trains on of order positions start .. stop - 1, int64.
-
-        `start` is a position at which rank 0 is next, as it is at the beginning of every step.
-        """
-        return self.order.packs(np.arange(start + rank, stop, world_size, dtype=np.int64))
-
     def turns(self, positions: Int64s, world_size: int = 1) -> tuple[Int64s, Int64s]:
         """Return the step and the micro-step of order positions, int64 each."""
         step, place = np.divmod(positions, self.global_batch)
         return step, place // world_size
-
-
-SEEDS = 1 << 63  # seeds and epochs are below
 
 
 def to_integer(name: str, value: SupportsIndex) -> int:
@@ -313,7 +303,7 @@ def whole_number(name: str, value: SupportsIndex, least: int = 0) -> int:
         OptionError: it is no integer, or outside [least, 2^63).
     """
     number = to_integer(name, value)
-    if not least <= number < SEEDS:
+    if not least <= number < 1 << 63:
         raise OptionError(f"{name} is {number}: it must be at least {least} and below 2^63")
     return number
 
@@ -436,9 +426,7 @@ class Steps:
                 f"world_size {world_size} does not divide the {global_batch} packs of a step: give"
                 " the global batch that PackSampler was given"
             )
-        for name, value in {"seed": seed, "epoch": epoch}.items():
-            if not 0 <= value < SEEDS:
-                raise OptionError(f"{name} is {value}: it must be at least 0 and below 2^63")
+        seed, epoch = whole_number("seed", seed), whole_number("epoch", epoch)
         return cls(snapshot, epoch, seed, global_batch, world_size)
 
     @cached_property

@@ -5,13 +5,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packidx.errors import FormatError, NotFoundInIndex
+from packidx.errors import FormatError, NotFoundInIndex, missing_package
 from packidx.format.index import OPTIONAL, STORED, TABLES, PlacedWindow, read_manifest
 from packidx.format.schema import PACKS, PlannedPack, PlannedSample
 from packidx.index.described import plan_line
@@ -146,9 +147,15 @@ class Index:
             FormatError: a file is missing or damaged.
             OptionError: `steps` make no sense together.
         """
-        from packidx.index.frames import to_duckdb
+        try:
+            import duckdb
+        except ModuleNotFoundError as error:
+            raise missing_package("index.duckdb", error) from None
+        from packidx.index.frames import VIEWS, create_views, views_of_index
 
-        return to_duckdb(self, Steps.of(self.snapshot, **steps))
+        connection = duckdb.connect()
+        create_views(connection, views_of_index(self, VIEWS, Steps.of(self.snapshot, **steps)))
+        return connection
 
     def window(self, table: str, number: int, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of one window in ``'packs'``, ``'samples'`` or ``'dropped'``."""
@@ -205,11 +212,8 @@ class Index:
 
     def _window_of(self, pack_id: int) -> PlacedWindow:
         """The window that holds a pack."""
-        return self.snapshot.placed[bisect_right(self._first_packs, pack_id) - 1]
-
-    @cached_property
-    def _first_packs(self) -> list[int]:
-        return [placed.first_pack for placed in self.snapshot.placed]
+        placed = self.snapshot.placed
+        return placed[bisect_right(placed, pack_id, key=attrgetter("first_pack")) - 1]
 
     def resolve(self, uri: str) -> str:
         """`uri` with the longest matching prefix of `roots` exchanged."""

@@ -22,8 +22,6 @@ def format_counts(numbers: Iterable[tuple[str, int]]) -> str:
 
 def result_facts(snapshot: IndexManifest) -> dict[str, str]:
     """A manifest's result and options in words; the same for `plan` and `stats`."""
-    from packidx.index.described import untrained_sources
-
     result, options, lengths = snapshot.result, snapshot.options, snapshot.lengths
     proofs = ", ".join(_BOUNDS.get(name, name) for name in result.bound.split(", "))
     taken = result.strategies
@@ -40,15 +38,11 @@ def result_facts(snapshot: IndexManifest) -> dict[str, str]:
         "steps": _describe_steps(snapshot),
         "lost": _describe_losses(snapshot),
     }
-    untrained = [f"source {name}" for name in untrained_sources(snapshot)]
-    if packs := result.num_packs_without_labels:
-        untrained.append(number_of(packs, "pack"))
     whys = {"copies": options.weights, "pieces of long samples": options.on_long == "split"}
     placed = f"{number_of(result.num_pieces, 'time')}: {', '.join(w for w in whys if whys[w])}"
     cut = f"{number_of(result.num_tokens_cut, 'token')} of long samples"
     optional = {
         "left out": _describe_reasons(result, by_choice=True),
-        "no labels": ", ".join(untrained),
         "mix": _describe_mix(options),
         "options": asked_for(options),
         "continues": _describe_continued(options),

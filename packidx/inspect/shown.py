@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -24,8 +24,8 @@ from packidx.user_code import Transform
 
 Encode = Callable[[Any], Mapping[str, Any]]
 _IGNORED = -100
-_FOLDED = 4
-"""Equal special tokens in a row, from which on their number is shown."""
+_REPEATED = r"(<[^<>\s]{1,60}>|\[[A-Z_]{1,60}\])\1{3,}"
+"""Four or more equal special tokens in a row."""
 
 
 class TokenRun(NamedTuple):
@@ -144,40 +144,28 @@ def _encode_sample(
 
 
 def runs_of(ids: Int64s, trained: Bools, tokenizer: Any) -> Iterator[TokenRun]:
-    """The tokens in words, int64 [n] and bool [n].
+    """The tokens in words, int64 [n] and bool [n], each run decoded by itself.
 
-    What stands for a medium, and whatever special token is repeated, is one token and its number:
-    ``<|image_pad|>×256``; a token that the tokenizer does not have is its number: ``⟨156669⟩``. No
-    token is left out: the text of some tokens depends on those before, so the text of tokens is
-    what they make together with the ones before more than those alone.
+    A special token that is repeated, as what stands for a medium, is one and its number:
+    ``<|image_pad|>×256``; a token that the tokenizer does not have is its number: ``⟨156669⟩``.
     """
-    special = set() if tokenizer is None else tokenizer.get_added_tokens_decoder().keys()
-    alone: list[str | None] = []  # the text of a token that is not decoded with others
-    for (ident, _), same in itertools.groupby(zip(ids.tolist(), trained.tolist(), strict=True)):
-        number = len(list(same))
-        text: str | None = f" {ident}"
-        is_folded = number >= _FOLDED and (tokenizer is None or ident in special)
-        if tokenizer is not None:
-            known = tokenizer.id_to_token(ident) if ident >= 0 else None
-            text = f"⟨{ident}⟩" if known is None else known if is_folded else None
-        alone += [f"{text}×{number}", *[""] * (number - 1)] if is_folded else [text] * number
-
-    def decoded(start: int, stop: int) -> str:
-        text: str = tokenizer.decode(ids[start:stop].tolist(), skip_special_tokens=False)
-        return text
-
-    texts, context, start = [], 0, 0
-    for (is_trained, is_alone), same in itertools.groupby(
-        zip(trained.tolist(), [text is not None for text in alone], strict=True)
-    ):
+    start, repeated = 0, r"( \d+\b)\1{3,}" if tokenizer is None else _REPEATED
+    for is_trained, same in itertools.groupby(trained.tolist()):
         stop = start + len(list(same))
-        if is_alone:
-            text, context = "".join(filter(None, alone[start:stop])), stop
-        else:
-            before, upto = decoded(context, start), decoded(context, stop)
-            text, context = upto[len(os.path.commonprefix([before, upto])) :], start
-        texts.append(TokenRun(text, stop - start, is_trained))
+        text = _words_of(ids[start:stop].tolist(), tokenizer)
+        folded = re.sub(repeated, lambda m: f"{m[1]}×{len(m[0]) // len(m[1])}", text)
+        yield TokenRun(folded, stop - start, is_trained)
         start = stop
-    for is_trained, runs in itertools.groupby(texts, key=lambda run: run.trained):
-        both = list(runs)
-        yield TokenRun("".join(r.text for r in both), sum(r.num_tokens for r in both), is_trained)
+
+
+def _words_of(ids: list[int], tokenizer: Any) -> str:
+    if tokenizer is None:
+        return "".join(f" {ident}" for ident in ids)
+    words = []
+    for is_known, some in itertools.groupby(
+        ids, lambda ident: ident >= 0 and tokenizer.id_to_token(ident) is not None
+    ):
+        run = list(some)
+        known = tokenizer.decode(run, skip_special_tokens=False) if is_known else ""
+        words.append(known or "".join(f"⟨{ident}⟩" for ident in run))
+    return "".join(words)

@@ -60,7 +60,7 @@ class Asked:
 
         Args:
             query: tables in an object store that it does not name are left out, unless it names
-                none; the steps are computed only where it names them.
+                none; so are the steps.
 
         Raises:
             FormatError: a file is missing or damaged.
@@ -77,7 +77,7 @@ class Asked:
                 views.add_sources(self.lengths.manifest, None)
             return views
         named = {name for name in self.names if re.search(rf"\b{name}\b", query, re.I)}
-        steps = Steps.of(self.index.snapshot) if "steps" in named else None
+        steps = Steps.of(self.index.snapshot) if "steps" in named or not named else None
         return views_of_index(self.index, named or set(VIEWS), steps, self.log)
 
 

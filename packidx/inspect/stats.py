@@ -3,25 +3,21 @@
 How long ranks wait: the ranks of a micro-step wait for the slowest of them: its packs' mean cost
 over their largest is the share of its time that is useful. On the sum of both phases this is the
 best case; where ranks wait for each other in the vision tower and again in the language model, each
-phase has a slowest rank of its own. Beside the plan's order stand a seeded random one and the one
-that NeMo Automodel's ``balance_media_tokens`` makes (``greedy_knapsack_vt_balanced``): sorted by
-vision tokens, and read by a sampler that keeps that order. Sums are over integers, so these numbers
-are the same on every machine.
+phase has a slowest rank of its own. Beside the plan's order stands a seeded random one. Sums are
+over integers, so these numbers are the same on every machine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 
-from packidx.arrays import Float64s, Int64s
+from packidx.arrays import Float64s
 from packidx.errors import FormatError
-from packidx.format.index import CostModel
 from packidx.format.parquet import scan_of
 from packidx.format.schema import LENGTHS
 from packidx.hashing import derive_key
@@ -33,31 +29,6 @@ from packidx.io.cache import local_copies
 from packidx.lengths.table import read_lengths, strongest_first
 from packidx.packing.counts import LengthPairs
 from packidx.permutation import permutation
-
-_COLUMNS = (
-    "num_samples",
-    "length",
-    "label_tokens",
-    "image_tokens",
-    "video_tokens",
-    "num_images",
-    "vision_patches",
-    "attention_cost",
-)
-
-
-def pack_stats(index: Index) -> dict[str, dict[str, float]]:
-    """Minimum, median, 95th percentile, maximum and mean per pack, of every known column."""
-    table = index.packs(_COLUMNS)
-    out = {}
-    for name in _COLUMNS:
-        values = table[name].drop_null().to_numpy()
-        if len(values) < table.num_rows or not len(values) or not values.any():
-            continue
-        quantiles = np.quantile(values, [0, 0.5, 0.95, 1], method="nearest")
-        numbers = [*(float(quantile) for quantile in quantiles), float(values.mean())]
-        out[name] = dict(zip(("min", "p50", "p95", "max", "mean"), numbers, strict=True))
-    return out
 
 
 def estimate_memory(index: Index) -> dict[str, int] | None:
@@ -73,40 +44,37 @@ def estimate_memory(index: Index) -> dict[str, int] | None:
     return {"pack_id": heaviest, "bytes": round(estimates[heaviest]), "limit": model.limit}
 
 
-def plan_stats(index: Index, ranks: Sequence[int] = ()) -> dict[str, Any]:
+def plan_stats(index: Index) -> dict[str, Any]:
     """Return what the packs table tells of a plan.
 
-    Args:
-        ranks: numbers of data-parallel ranks; by default the most that the plan was made for, and
-            those of `RANKS` below that.
-
     Returns:
-        ``packs`` (`pack_stats`), ``length_correlation`` of samples that share a pack (None if
-        nothing varies), ``memory`` (`estimate_memory`), and ``schedule``: per number of ranks, what
-        `ranks_stats` says of the first epoch.
+        ``length_correlation`` of samples that share a pack (None if nothing varies), ``memory``
+        (`estimate_memory`), and ``schedule``: what `ranks_stats` says of the first epoch, for the
+        most data-parallel ranks that the plan was made for, and those of `RANKS` below that.
     """
-    if not ranks:  # a rank has one pack of each micro-step
-        result = index.snapshot.result
-        most = [] if result.schedule == "random" else [result.schedule_chunk]
-        ranks = [*(number for number in RANKS if not most or number < most[0]), *most]
+    result = index.snapshot.result  # a rank has one pack of each micro-step
+    most = [] if result.schedule == "random" else [result.schedule_chunk]
+    ranks = [*(number for number in RANKS if not most or number < most[0]), *most]
     columns = index.packs(["num_samples", "length", "attention_cost"]).columns
     size, length, squares = (column.to_numpy().astype(np.int64) for column in columns)
-    pairs = LengthPairs()
+    step, pairs = packs_per_step(index.snapshot) or 1, LengthPairs()
     pairs.add(np.ones_like(size), size, length, squares)
     return {
-        "packs": pack_stats(index),
         "length_correlation": pairs.correlation(),
         "memory": estimate_memory(index),
-        "schedule": ranks_stats(scheduled_packs(index), packs_per_step(index.snapshot) or 1, ranks),
+        "schedule": ranks_stats(*scheduled_costs(index), step, ranks),
     }
 
 
 _LONGEST = 5
 _PERCENTS = {"min": 0, "p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1}
-_OF_ROWS = (
+_NAMES = (
     *("source", "status", "reason", "key", "sample_id", "length", "label_tokens", "method"),
     *("image_tokens", "video_tokens", "audio_tokens", "num_images", "num_videos"),
 )
+_OF_ROWS = {
+    name: "VARCHAR" if pa.types.is_string(LENGTHS.field(name).type) else "BIGINT" for name in _NAMES
+}
 _ROWS = """SELECT *, CASE
         WHEN (images > 0)::INT + (videos > 0)::INT + (audio > 0)::INT > 1 THEN 'mixed'
         WHEN images > 0 THEN 'images' WHEN videos > 0 THEN 'videos' WHEN audio > 0 THEN 'audio'
@@ -152,7 +120,10 @@ def lengths_stats(path: str) -> dict[str, Any]:
     with duckdb.connect() as connection:
         parts = []
         for part, names in zip(local_copies(table.files), table.names, strict=True):
-            columns = ", ".join(_select_column(name, name in names) for name in _OF_ROWS)
+            columns = ", ".join(
+                f"""CAST({f'"{name}"' if name in names else "NULL"} AS {kind}) AS "{name}\""""
+                for name, kind in _OF_ROWS.items()
+            )
             ok = "coalesce(status = 'ok', false)" if "status" in names else "true"
             parts.append(f"SELECT {columns}, {ok} AS is_ok FROM {scan_of([part])}")
         try:
@@ -174,11 +145,6 @@ _TOTALS = (
 )
 
 
-def _select_column(name: str, is_there: bool) -> str:
-    kind = "VARCHAR" if pa.types.is_string(LENGTHS.field(name).type) else "BIGINT"
-    return f"""CAST({f'"{name}"' if is_there else "NULL"} AS {kind}) AS "{name}\""""
-
-
 def _of_source(row: Row) -> Row:
     """Return a row of sums with its members in the order in which they are printed."""
     mean, quantiles, held = row.pop("mean"), row["length"], row["modality"] or {}
@@ -194,93 +160,60 @@ RANKS = (8, 64, 512)
 _DIGITS = 6
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledPacks:
-    """Columns of packs in the order of their schedule.
-
-    Attributes:
-        llm: float64 [n], cost in the language model (`packidx.index.cost.pack_cost`).
-        vit: float64 [n], cost in the vision tower.
-        vision: int64 [n], visual tokens (images and video); None if unknown.
-    """
-
-    llm: Float64s
-    vit: Float64s
-    vision: Int64s | None = None
-
-
-def scheduled_packs(index: Index, weights: CostModel | None = None) -> ScheduledPacks:
-    """Return the packs in the order of their schedule.
-
-    Args:
-        index: the packs.
-        weights: of the cost model; None means the plan's.
-    """
-    media = ["image_tokens", "video_tokens"]
-    packs = index.packs([*media, *COLUMNS])
+def scheduled_costs(index: Index) -> tuple[Float64s, Float64s]:
+    """Return the costs of the packs in the language model and in the vision tower, float64 [n]
+    each, in the order of their schedule (`packidx.index.cost.pack_cost`)."""
+    packs = index.packs(COLUMNS)
     mine = epoch_order(index.snapshot).scheduled()
     columns = {
         name: packs[name].fill_null(0).to_numpy().astype(np.int64)[mine]
         for name in packs.column_names
         if packs[name].null_count < packs.num_rows
     }
-    known = [columns[name] for name in media if name in columns]
-    vision = np.sum(known, axis=0) if known else None
-    costs = pack_cost(weights or index.snapshot.options.cost_model, columns)
-    return ScheduledPacks(*costs, vision)
+    return pack_cost(index.snapshot.options.cost_model, columns)
 
 
 def ranks_stats(
-    packs: ScheduledPacks, global_batch: int, ranks: Sequence[int] = RANKS, seed: int = 0
+    llm: Float64s, vit: Float64s, global_batch: int, ranks: Sequence[int] = RANKS
 ) -> list[dict[str, Any]]:
     """Return how well the schedule serves each number of ranks, ready for JSON.
 
     Args:
-        packs: in the order of the schedule.
+        llm, vit: float64 [n], costs of the packs in the order of the schedule.
         global_batch: packs per step that was planned for, 1 where none was. Where a number of ranks
             does not divide it, the next multiple of that number is taken instead.
         ranks: numbers of data-parallel ranks.
-        seed: of the random order.
 
     Returns:
         for each number of ranks: `ranks`, `global_batch`, `micro_steps`, `steps` (whole ones), and
-        the orders `planned`, `random` and `by_vision_tokens` with `useful` and `useful_by_phase`:
-        the share of the time in which ranks do not wait, where they wait once per micro-step, or
-        once in each phase. None stands for what there are too few packs, or no columns, to say.
+        the orders `planned` and `random` with `useful` and `useful_by_phase`: the share of the time
+        in which ranks do not wait, where they wait once per micro-step, or once in each phase. None
+        stands for what there are too few packs to say.
     """
-    drawn = permutation(len(packs.llm), derive_key(seed, "random order"))
-    orders: dict[str, Int64s | None] = {
-        "planned": np.arange(len(packs.llm)),
-        "random": drawn,
-        "by_vision_tokens": None,
-    }
-    if packs.vision is not None:
-        # Packs with equally many stand in random order: that much of NeMo's is arbitrary.
-        orders["by_vision_tokens"] = drawn[np.argsort(packs.vision[drawn], kind="stable")]
+    drawn = permutation(len(llm), derive_key(0, "random order"))
     found = []
     for number in ranks:
         size = -(-global_batch // number) * number
-        steps = len(packs.llm) // size
+        steps = len(llm) // size
         numbers = {"ranks": number, "global_batch": size, "steps": steps}
-        useful = {
-            name: None if order is None or not steps else _useful_shares(packs, order, size, number)
-            for name, order in orders.items()
-        }
+        useful: Row = {"planned": None, "random": None}
+        if steps:
+            useful["planned"] = _useful_shares(llm, vit, size, number)
+            useful["random"] = _useful_shares(llm[drawn], vit[drawn], size, number)
         found.append({**numbers, "micro_steps": size // number, **useful})
     return found
 
 
 def _useful_shares(
-    packs: ScheduledPacks, order: Int64s, global_batch: int, ranks: int
+    llm: Float64s, vit: Float64s, global_batch: int, ranks: int
 ) -> dict[str, float | None]:
-    """Return the useful shares of the whole steps of an order of the packs."""
-    largest = float((packs.llm + packs.vit).max())
-    dealt = order[: len(order) // global_batch * global_batch].reshape(-1, ranks)
-    llm, vit = (fixed_point(cost, largest, 30)[dealt] for cost in (packs.llm, packs.vit))
-    total = llm + vit
+    """Return the useful shares of the whole steps of packs in the order of their costs."""
+    largest, whole = float((llm + vit).max()), len(llm) // global_batch * global_batch
+    phases = [fixed_point(c[:whole], largest, 30).reshape(-1, ranks) for c in (llm, vit)]
+    total = phases[0] + phases[1]
     done = int(total.sum())
     together = int(total.max(axis=1).sum()) * ranks
-    apart = (int(llm.max(axis=1).sum()) + int(vit.max(axis=1).sum())) * ranks
+    apart = sum(int(phase.max(axis=1).sum()) for phase in phases) * ranks
     return {
         "useful": round(done / together, _DIGITS) if together else None,
         "useful_by_phase": round(done / apart, _DIGITS) if apart else None,

@@ -32,11 +32,12 @@ def _snapshot_facts(index: Index, steps: Steps, world_size: int | None) -> Row:
 
 def _locate_position(steps: Steps, at: int, world_size: int | None) -> Row:
     """Return the step, and with a world size the micro-step and rank, of an order position."""
-    if steps.global_batch is None or at >= steps.dealing.end:
-        return dict.fromkeys(("step", "micro_step", "rank"))
-    step, place = divmod(at, steps.global_batch)
-    micro_step, rank = divmod(place, world_size) if world_size else (None, None)
-    return {"step": step, "micro_step": micro_step, "rank": rank}
+    place: Row = dict.fromkeys(("step", "micro_step", "rank"))
+    if steps.global_batch is not None and at < steps.dealing.end:
+        place["step"], within = divmod(at, steps.global_batch)
+        if world_size:
+            place["micro_step"], place["rank"] = divmod(within, world_size)
+    return place
 
 
 def _add_shard(index: Index, row: Row) -> Row:

@@ -199,21 +199,14 @@ def _find_waiting(index: Index, schedule: list[dict[str, Any]]) -> Iterator[Find
     rows = [each for each in rows if size is None or each["ranks"] <= size]
     if not rows:
         return
-    planned_for = [each for each in rows if each["ranks"] <= result.schedule_chunk]
-    shown = planned_for[-1] if planned_for else rows[0]
+    shown = rows[0 if result.schedule == "random" else -1]
     lost = 100 * (1 - shown["planned"][_USEFUL])
     ranks = f"{number_of(shown['ranks'], 'rank')} × {number_of(shown['micro_steps'], 'micro-step')}"
     share = format_percent(lost)
     said = f"at {ranks} {share} of the time is lost to waiting, by the plan's cost model"
-    weight = lost / 2
     if result.schedule == "random":
         said += ": the packs are in random order, so costs are not evened out"
-    elif not planned_for:
-        weight = lost / 4  # only if so many ranks are used
-        if shown["micro_steps"] == 1:
-            said += ": one micro-step per step leaves the schedule nothing to even out; planning "
-            said += "with a larger `--global-batch` gives it some"
-    yield Finding(weight, said)
+    yield Finding(lost / 2, said)
 
 
 def _read_dropped(index: Index) -> list[Row]:

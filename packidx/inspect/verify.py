@@ -67,7 +67,6 @@ def verify_index(
     transform: str | Function | None = None,
     num_sampled: int = 0,
     seed: int = 0,
-    quick: bool = False,
 ) -> Iterator[Check]:
     """Run every check that this machine's data allows, cheapest first; the others are named.
 
@@ -77,7 +76,6 @@ def verify_index(
         transform: the plan's, where it names one: it is applied to samples before `encoder`.
         num_sampled: encode so many samples, drawn by `seed`, and compare their lengths.
         seed: which samples.
-        quick: look at the sizes of the index's files and of the shards alone, and read nothing.
 
     Raises:
         OptionError: samples are to be encoded and there is nothing to encode, or to do it with.
@@ -92,16 +90,12 @@ def verify_index(
             f"{index.path} was planned from bare lengths and does not say where its samples are: "
             "leave --sample out"
         )
-    if quick:
-        yield files_check(index, quick=True)
-        yield shards_check(index, quick=True)
-        return
     planned = index.snapshot.lengths.transform
     given = planned_transform(planned, transform, index.path) if num_sampled or transform else None
-    files = files_check(index)
+    files = check_files(index)
     yield files
     yield check_id(index) if files.ok else not_checked("id", _BROKEN)
-    yield shards_check(index)
+    yield check_shards(index)
     yield check_fingerprint(index, encoder)
     if not files.ok:
         yield not_checked(SAMPLES, _BROKEN)
@@ -123,21 +117,20 @@ BARE = "planned from bare lengths, which name no shards"
 _BROKEN = "files of the index are not as they should be"
 
 
-def files_check(index: Index, quick: bool = False) -> Check:
-    """Every file is there with the bytes, rows and SHA-256 that the manifest names; `quick`: with
-    the bytes alone."""
+def check_files(index: Index) -> Check:
+    """Every file is there with the bytes, rows and SHA-256 that the manifest names."""
     parts, files = index.files(), [file for _, file in index.snapshot.files()]
-    faults, hashed = _find_faults(parts, content_of, quick, "the manifest says {}")
+    faults, hashed = _find_faults(parts, content_of, "the manifest says {}")
     rows = 0
     for part, file in zip(parts, files, strict=True):
-        if quick or part.path in faults:
+        if part.path in faults:
             continue
         own: int = pq.read_metadata(local_copy(part)).num_rows
         rows += own
         if own != file.rows:
             faults[part.path] = f"{part.path} has {own:,} rows, the manifest says {file.rows:,}"
-    read = {} if quick else {"bytes_hashed": hashed, "rows": rows}
-    return _make_check("files", {"files": len(files), **read}, faults.values())
+    numbers = {"files": len(files), "bytes_hashed": hashed, "rows": rows}
+    return _make_check("files", numbers, faults.values())
 
 
 def check_id(index: Index) -> Check:
@@ -158,9 +151,8 @@ def check_id(index: Index) -> Check:
     return _make_check("id", numbers, [said] if own != index.id else [])
 
 
-def shards_check(index: Index, quick: bool = False) -> Check:
-    """Every shard is there with the bytes and the content that were counted; `quick`: with the
-    bytes alone."""
+def check_shards(index: Index) -> Check:
+    """Every shard is there with the bytes and the content that were counted."""
     shards = index.snapshot.shards
     if not shards:
         return not_checked("shards", BARE)
@@ -176,13 +168,10 @@ def shards_check(index: Index, quick: bool = False) -> Check:
         scanned = scan(path, kind=kinds[path])  # all that the fingerprint of a tar is of
         return Content(scanned.nbytes, scanned.sha256)
 
-    faults, hashed = _find_faults(stated, content, quick, "it had {} when it was counted")
-    numbers = {"shards": len(shards), **({} if quick else {"bytes_hashed": hashed})}
+    faults, hashed = _find_faults(stated, content, "it had {} when it was counted")
     right = f"as they were counted{', of tars all but media' if in_part else ''}"
     wrong = [f"{why}{_MOVED if why.endswith(_MISSING) else ''}" for why in faults.values()]
-    return _make_check(
-        "shards", numbers, wrong, "of the sizes that were counted" if quick else right
-    )
+    return _make_check("shards", {"shards": len(shards), "bytes_hashed": hashed}, wrong, right)
 
 
 _MISSING, _MOVED = "is missing", " (name its new place with --root OLD=NEW)"
@@ -191,7 +180,6 @@ _MISSING, _MOVED = "is missing", " (name its new place with --root OLD=NEW)"
 def _find_faults(
     parts: Sequence[StoredFile],
     read: Callable[[str], Content],
-    quick: bool,
     stated: str,
 ) -> tuple[dict[str, str], int]:
     """Return what is wrong with files by their paths, and how many bytes were hashed.
@@ -199,7 +187,6 @@ def _find_faults(
     Args:
         parts: with the bytes and SHA-256 that were stated.
         read: gives what a SHA-256 is of.
-        quick: look at the sizes alone.
         stated: how a sentence goes on with what was stated.
     """
     faults: dict[str, str] = {}
@@ -210,7 +197,7 @@ def _find_faults(
         elif part.nbytes not in (None, size):
             said = stated.format(f"{part.nbytes or 0:,}")
             faults[part.path] = f"{part.path} has {size:,} bytes, {said}"
-    sound = [] if quick else [part for part in parts if part.path not in faults]
+    sound = [part for part in parts if part.path not in faults]
 
     def content_or_fault(part: StoredFile) -> Content | str:
         try:

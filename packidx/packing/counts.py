@@ -97,13 +97,9 @@ class PackRuns:
 
 def exact_dot(a: Int64s, b: Int64s) -> int:
     """Σ a·b of non-negative integers (int64 [n] each), exact however large."""
-    highest_a, highest_b = int(a.max(initial=0)), int(b.max(initial=0))
-    if highest_a * highest_b * len(a) < 1 << 63:
+    if int(a.max(initial=0)) * int(b.max(initial=0)) * len(a) < 1 << 63:
         return int(a @ b)
-    if highest_a < highest_b:
-        a, b, highest_a = b, a, highest_b
-    low = (highest_a.bit_length() + 1) // 2
-    return (exact_dot(a >> low, b) << low) + exact_dot(a & ((1 << low) - 1), b)
+    return int(a.astype(object) @ b.astype(object))
 
 
 @dataclass(slots=True)

@@ -43,7 +43,6 @@ def balance_micro_batches(
     *,
     ranks: int = 1,
     at_least: int = 1,
-    groups: Sequence[Any] | npt.NDArray[Any] | None = None,
     cost: Sequence[float] | npt.NDArray[Any] | None = None,
 ) -> MicroBatches:
     """Deal samples to micro-batches of at most `capacity` tokens, as many on every rank, no more
@@ -55,13 +54,11 @@ def balance_micro_batches(
         ranks: data-parallel ranks, each of which gets as many micro-batches.
         at_least: micro-batches in all. The fewest are nearly full, so one with a long sample costs
             more than the others, where cost is not tokens alone; a few more balance better.
-        groups: [n], samples with the same one stay in one micro-batch, such as the answers to one
-            prompt; None keeps none together.
         cost: float [n], at least 0, of each sample; its length by default.
 
     Raises:
-        OptionError: a sample or a group has no room, there are too few of them for the ranks, or
-            the arguments do not go together.
+        OptionError: a sample has no room, there are too few of them for the ranks, or the arguments
+            do not go together.
     """
     tokens = np.asarray(lengths, np.int64)
     price = tokens.astype(np.float64) if cost is None else np.asarray(cost, np.float64)
@@ -71,42 +68,33 @@ def balance_micro_batches(
         raise OptionError("a length is not a whole number, or a cost is infinite: count tokens")
     if ranks < 1:
         raise OptionError(f"ranks is {ranks}: it must be at least 1")
-    unit = np.arange(len(tokens))
-    if groups is not None:
-        names: dict[Any, int] = {}
-        unit = np.array([names.setdefault(name, len(names)) for name in groups], np.int64)
-        if len(unit) != len(tokens):
-            raise OptionError(f"there are {len(tokens)} lengths and {len(unit)} groups")
-    count = int(unit.max(initial=-1)) + 1
-    size = np.bincount(unit, tokens, count).astype(np.int64)
-    value = np.bincount(unit, price, count)
     least = max(ranks, -(-at_least // ranks) * ranks)
-    if len(size) < least:
+    if len(tokens) < least:
         raise OptionError(
-            f"{len(size)} samples or groups are too few for {least} micro-batches: each needs one"
+            f"{len(tokens)} samples are too few for {least} micro-batches: each needs one"
         )
     if int(tokens.min()) < 1:
         raise OptionError(f"sample {int(tokens.argmin())} has no token: leave it out")
-    if int(size.max()) > capacity:
-        worst = int(size.argmax())
+    if int(tokens.max()) > capacity:
+        worst = int(tokens.argmax())
         raise OptionError(
-            f"sample or group {worst} has {int(size[worst])} tokens, and a micro-batch holds"
-            f" {capacity}: raise the capacity, or leave it out"
+            f"sample {worst} has {int(tokens[worst])} tokens, and a micro-batch holds {capacity}:"
+            " raise the capacity, or leave it out"
         )
-    bound = lower_bound(Histogram.of(size), capacity)
-    pack = _pack_units(size, value, capacity, ranks, max(bound[0], at_least))
-    sums = np.bincount(pack, value, int(pack.max()) + 1).astype(np.float64)
+    bound = lower_bound(Histogram.of(tokens), capacity)
+    pack = _pack_samples(tokens, price, capacity, ranks, max(bound[0], at_least))
+    sums = np.bincount(pack, price, int(pack.max()) + 1).astype(np.float64)
     order = np.argsort(-sums, kind="stable").reshape(-1, ranks)
     order[1::2] = order[1::2, ::-1]  # so that ranks get as much in all
     members: list[list[int]] = [[] for _ in sums]
-    for sample, own in enumerate(pack[unit].tolist()):
+    for sample, own in enumerate(pack.tolist()):
         members[own].append(sample)
     dealt = [[members[own] for own in column] for column in order.T.tolist()]
     return MicroBatches(dealt, bound, sums[order.T])
 
 
-def _pack_units(size: Int64s, value: Any, capacity: int, ranks: int, least: int) -> Int64s:
-    """The micro-batch of each unit: the fewest of which one of three ways makes a plan."""
+def _pack_samples(size: Int64s, value: Any, capacity: int, ranks: int, least: int) -> Int64s:
+    """The micro-batch of each sample: the fewest of which one of three ways makes a plan."""
     best = window_fit(size[:, None], np.array([capacity]), len(size))
     least = -(-least // ranks) * ranks
     most = min(-(-max(int(best.max()) + 1, least) // ranks), len(size) // ranks) * ranks
@@ -119,11 +107,14 @@ def _pack_units(size: Int64s, value: Any, capacity: int, ranks: int, least: int)
             return dealt
     if most <= int(best.max()):
         raise OptionError(
-            f"{len(size)} samples or groups make {int(best.max()) + 1} micro-batches, which are no"
+            f"{len(size)} samples make {int(best.max()) + 1} micro-batches, which are no"
             f" multiple of {ranks} ranks, and there is nothing to fill more with: raise the"
             " capacity or leave some out"
         )
-    return _split_packs(best, value, most)
+    for own in range(int(best.max()) + 1, most):  # each takes the costliest of the fullest
+        inside = np.flatnonzero(best == np.bincount(best).argmax())
+        best[inside[value[inside].argmax()]] = own
+    return best
 
 
 def _deal_by_cost(size: Int64s, value: Any, capacity: int, number: int) -> Int64s | None:
@@ -148,16 +139,6 @@ def _deal_by_cost(size: Int64s, value: Any, capacity: int, number: int) -> Int64
         heappush(heap, (spent + worth, held + tokens, own))
         for each in full:
             heappush(heap, each)
-    return pack
-
-
-def _split_packs(packs: Int64s, value: Any, number: int) -> Int64s:
-    """Best fit's packs, `number` of them: the last ones get a unit each of those that have most."""
-    pack = packs.copy()
-    for own in range(int(pack.max()) + 1, number):
-        most = int(np.bincount(pack).argmax())
-        inside = np.flatnonzero(pack == most)
-        pack[inside[value[inside].argmax()]] = own
     return pack
 
 

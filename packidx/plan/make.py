@@ -43,14 +43,15 @@ def make_plan(workers: Workers, job: PlanJob, progress: Progress) -> tuple[Index
         MismatchError: the lengths are others for a worker.
     """
     first = [first_plan(job, progress)]
-
-    def report_upload(done: int, total: int) -> None:
-        progress(f"publishing: {done} of {total} files are uploaded")
-
     with open_staging(job.output) as staging:
         manifest, folders = plan_windows(workers, job, first, staging, progress)
         progress("publishing")
-        return publish_snapshot(job.output, manifest, folders, report_upload)
+        return publish_snapshot(
+            job.output,
+            manifest,
+            folders,
+            lambda done, total: progress(f"publishing: {done} of {total} files are uploaded"),
+        )
 
 
 def first_plan(job: PlanJob, progress: Progress) -> WindowPlan:

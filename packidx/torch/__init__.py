@@ -19,7 +19,6 @@ except ModuleNotFoundError as _error:
     raise missing_package("packidx.torch", _error, '"packidx[torch]"') from None
 
 from packidx.torch.collate import collate as collate
-from packidx.torch.collate import shard_for_cp as shard_for_cp
 from packidx.torch.dataset import PackedDataset as PackedDataset
 from packidx.torch.packs import Pack as Pack
 from packidx.torch.pixels import normalise_pixels as normalise_pixels
@@ -52,7 +51,7 @@ _LATER = {
     "prepare_model": "prepare",
 }
 _NOW = ("OrderedPacks", "Pack", "PackSampler", "PackedDataset", "as_hf_dataset", "check_ranks")
-__all__ = [*_NOW, "collate", "normalise_pixels", "shard_for_cp", *_LATER]
+__all__ = [*_NOW, "collate", "normalise_pixels", *_LATER]
 
 
 def __dir__() -> list[str]:

@@ -25,7 +25,6 @@ from packidx.records.fetch import Fetcher
 from packidx.torch.events import Events, Happened, make_event
 from packidx.torch.joining import IGNORE, rules_of
 from packidx.torch.packs import NOTHING, Pack, Segment
-from packidx.torch.pixels import PackBuffer
 from packidx.torch.sample import (
     ADVICE,
     GUESSED,
@@ -44,8 +43,7 @@ from packidx.words import number_of
 _log = logging.getLogger("packidx.torch")
 
 Encode = Callable[..., Mapping[str, Any]]
-"""A record (`records.read.encoder_input`) -> one sample's tensors; given a `PackBuffer`, too, if it
-``takes_allocate``."""
+"""A record (`records.read.encoder_input`) -> one sample's tensors."""
 
 
 class PackedDataset(Dataset[Pack]):
@@ -155,15 +153,12 @@ class PackedDataset(Dataset[Pack]):
     def read(self, planned: PlannedPack) -> Pack:
         """A pack as it was planned; it raises what ``dataset[k]`` raises."""
         epoch, pad, align = planned.stats.get("epoch", 0), self._pad_token_id, self._options.align
-        media = [each for sample in planned.samples for each in sample.media or ()]
-        images = [each for each in media if each["kind"] == "image"]
-        patches = sum((each["t"] or 0) * (each["h"] or 0) * (each["w"] or 0) for each in images)
-        happened, buffer, left = Happened(), PackBuffer(patches), self._room
+        happened, left = Happened(), self._room
         ready = _prefetch_records(self._fetcher, planned.samples, epoch)
         kept: list[PlannedSample] = []
         segments: list[Segment] = []
         for number, sample in enumerate(planned.samples):
-            tensors = self._read_sample(sample, epoch, happened, buffer, ready.pop(number, None))
+            tensors = self._read_sample(sample, epoch, happened, ready.pop(number, None))
             if tensors is None:
                 continue
             slot = sample.padded_length or sample.length
@@ -205,7 +200,6 @@ class PackedDataset(Dataset[Pack]):
         sample: PlannedSample,
         epoch: int,
         happened: Happened,
-        buffer: PackBuffer,
         record: Any = None,
     ) -> Sample | None:
         """Read the piece of `sample` that its pack holds.
@@ -215,19 +209,22 @@ class PackedDataset(Dataset[Pack]):
 
         Args:
             happened: events are added here.
-            buffer: of its pack, for the pixels of an encoder that ``takes_allocate``.
             record: the sample's, if it is read already.
         """
-        encoded, given = None, [buffer] if getattr(self.encode, "takes_allocate", False) else []
+        encoded = None
         try:
             if record is None:
                 record = self._fetcher.read(sample, epoch)
-            encoded = normalise_sample(self.encode(record, *given), self._rules)
+            encoded = normalise_sample(self.encode(record), self._rules)
             return self._cut_to_plan(encoded, sample)
         except Exception as error:
             is_other = isinstance(error, PlanMismatch)
             policy = self._on_mismatch if is_other else self._on_bad
-            if policy == "error" or not _is_of_the_sample(error):
+            # Anything else concerns the plan or an installation, and so every sample.
+            is_ours = isinstance(error, PackidxError)
+            of_sample = isinstance(error, BadRecord | SourceError | PlanMismatch)
+            may_skip = of_sample if is_ours else not isinstance(error, MemoryError | ImportError)
+            if policy == "error" or not may_skip:
                 raise _add_location(error, sample, self.index) from error.__cause__
             length = None if encoded is None else length_of(encoded)
             # Guessed lengths are hardly ever right: a warning for each would say nothing.
@@ -357,13 +354,6 @@ def _is_exact(snapshot: IndexManifest) -> bool:
     """Return whether all lengths of a plan were counted exactly."""
     methods = snapshot.lengths.methods
     return 0 < methods.get("exact", 0) == sum(methods.values())
-
-
-def _is_of_the_sample(error: Exception) -> bool:
-    """Return whether `error` may concern one sample alone, not the plan or an installation."""
-    if isinstance(error, PackidxError):
-        return isinstance(error, BadRecord | SourceError | PlanMismatch)
-    return not isinstance(error, MemoryError | ImportError)
 
 
 def _prefetch_records(

@@ -78,29 +78,24 @@ class Events:
         self._path = os.path.join(tempfile.gettempdir(), name) if path is None else path
         if path is None:
             weakref.finalize(self, _remove_file, self._path, os.getpid())
-        self._taken = 0  # bytes of the file that are counted
         self._written = 0
-        self._counts: Counter[str] = Counter()
-        self._left_out = LeftOut(0, 0)
-        self._records: list[dict[str, Any]] = []
 
     @property
     def counts(self) -> dict[str, int]:
         """Events by kind: ``{'unreadable': 2}``."""
-        self._take_in()
-        return dict(self._counts)
+        return dict(Counter(event["kind"] for event in self._read_file()))
 
     @property
     def left_out(self) -> LeftOut:
         """Return what was left out so far, once for every time."""
-        self._take_in()
-        return self._left_out
+        gone = [event for event in self._read_file() if event["done"] == "left_out"]
+        tokens = (e["planned"] if e["found"] is None else e["found"] for e in gone)
+        return LeftOut(len(gone), sum(tokens))
 
     @property
     def records(self) -> list[dict[str, Any]]:
         """The first events of every process (`make_event`), 1,000 at most."""
-        self._take_in()
-        return list(self._records)
+        return [event for event in self._read_file() if "sample_id" in event][:LIMIT]
 
     def __len__(self) -> int:
         """Events so far, recorded or only counted."""
@@ -132,19 +127,11 @@ class Events:
             # One write at the end of the file: lines of several processes do not mix.
             file.write(json.dumps(line).encode() + b"\n")
 
-    def _take_in(self) -> None:
+    def _read_file(self) -> list[dict[str, Any]]:
+        """Read the events of all processes, but for a line that is not whole yet."""
         with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as file:
-            file.seek(self._taken)
-            lines, newline, _ = file.read().rpartition(b"\n")
-            self._taken += len(lines) + len(newline)
-            for event in map(json.loads, lines.splitlines()):
-                self._counts[event["kind"]] += 1
-                if event["done"] == "left_out":
-                    tokens = event["planned"] if event["found"] is None else event["found"]
-                    samples, known = self._left_out
-                    self._left_out = LeftOut(samples + 1, known + tokens)
-                if "sample_id" in event and len(self._records) < LIMIT:
-                    self._records.append(event)
+            return list(map(json.loads, file.read().rpartition(b"\n")[0].splitlines()))
+        return []
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Keep the file for a worker that is spawned; any other copy has events of its own."""

@@ -66,7 +66,10 @@ def check_isolation(
         MismatchError: the pack holds one sample.
     """
     if not isinstance(pack, Pack):
-        pack = _telling_pack(pack)
+        stats = map(pack.index.stats, range(min(pack.index.num_packs, _SEARCHED)))
+        several = [each for each in stats if each["num_samples"] > 1]
+        media = [each for each in several if each["num_images"] or each["num_videos"]]
+        pack = pack[(media or several or [{"pack_id": 0}])[0]["pack_id"]]
     alone = pack.alone()
     if len(alone) < 2:
         raise MismatchError(
@@ -107,14 +110,6 @@ def check_isolation(
                 )
             worst = max(worst, difference)
     return worst
-
-
-def _telling_pack(dataset: PackedDataset) -> Pack:
-    """A pack of several samples, with images or videos where the plan has some."""
-    stats = map(dataset.index.stats, range(min(dataset.index.num_packs, _SEARCHED)))
-    several = [pack for pack in stats if pack["num_samples"] > 1]
-    media = [pack for pack in several if pack["num_images"] or pack["num_videos"]]
-    return dataset[(media or several or [{"pack_id": 0}])[0]["pack_id"]]
 
 
 @contextmanager

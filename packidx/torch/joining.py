@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from packidx.errors import MismatchError, OptionError
-from packidx.torch.pixels import empty_tensor, join_adjacent
+from packidx.torch.pixels import empty_tensor
 
 IGNORE = -100  # label of positions that do not contribute to the loss, as in transformers
 
@@ -200,8 +200,6 @@ def _shift_indices(key: str, rule: str, parts: Sequence[Mapping[str, Tensor]]) -
 
 
 def _join_tensors(key: str, tensors: Sequence[Tensor], is_last: bool, fillable: bool) -> Tensor:
-    if not is_last and (whole := join_adjacent(tensors)) is not None:
-        return whole
     shapes = {tuple(tensor.shape[:-1] if is_last else tensor.shape[1:]) for tensor in tensors}
     if len(shapes) == 1 and is_last:
         return torch.cat(tuple(tensors), dim=-1)

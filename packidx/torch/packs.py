@@ -14,8 +14,8 @@ from torch import Tensor
 
 from packidx.errors import MismatchError
 from packidx.torch.events import Happened
-from packidx.torch.joining import Rules, is_integer, join_media, token_fills
-from packidx.torch.pixels import TABLE, join_adjacent
+from packidx.torch.joining import Rules, join_media, token_fills
+from packidx.torch.pixels import TABLE
 from packidx.torch.sample import Sample, length_of, media_of
 
 _NONE = torch.zeros(0, dtype=torch.int64)
@@ -132,48 +132,32 @@ class Pack:
         return joined
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Join tensors to one of each type, and of pixels: a worker hands every tensor over as a
-        file that stays open."""
-        grouped: dict[Group, list[Tensor]] = {}
+        """Join tensors to one of each type: a worker hands every tensor over as a file that stays
+        open."""
+        grouped: dict[torch.dtype, list[Tensor]] = {}
         shapes = []
         for each in self.segments:
-            for key, value in each.tensors.items():
-                grouped.setdefault(_group_of(key, value), []).append(value)
-            shapes.append([(key, _group_of(key, v), v.shape) for key, v in each.tensors.items()])
-        joined = {group: _join_flat(tensors) for group, tensors in grouped.items()}
+            for value in each.tensors.values():
+                grouped.setdefault(value.dtype, []).append(value.flatten())
+            shapes.append([(key, v.dtype, v.shape) for key, v in each.tensors.items()])
+        joined = {dtype: torch.cat(tensors) for dtype, tensors in grouped.items()}
         others = [(each.slot, each.pad_token_id) for each in self.segments]
-        return _split_tensor, ({**vars(self), "segments": []}, joined, shapes, others)
+        return _split_tensors, ({**vars(self), "segments": []}, joined, shapes, others)
 
 
-Group = tuple[str, torch.dtype]
-"""Of tensors that are sent as one: floats and bytes by their name, the rest by their type alone."""
-
-
-def _group_of(key: str, value: Tensor) -> Group:
-    return "" if is_integer(value) else key, value.dtype
-
-
-def _join_flat(tensors: Sequence[Tensor]) -> Tensor:
-    whole = join_adjacent(tensors) if tensors[0].ndim else None
-    # A tensor is pickled with all the memory that it is a part of.
-    if whole is None or whole.nbytes * 2 < whole.untyped_storage().nbytes():
-        return torch.cat([value.flatten() for value in tensors])
-    return whole.flatten()
-
-
-def _split_tensor(
+def _split_tensors(
     fields: dict[str, Any],
-    joined: dict[Group, Tensor],
-    shapes: list[list[tuple[str, Group, torch.Size]]],
+    joined: dict[torch.dtype, Tensor],
+    shapes: list[list[tuple[str, torch.dtype, torch.Size]]],
     others: list[tuple[int, int]],
 ) -> Pack:
     pack, taken = Pack(**fields), dict.fromkeys(joined, 0)
     for named, other in zip(shapes, others, strict=True):
         tensors = {}
-        for key, group, shape in named:
-            begin = taken[group]
-            taken[group] = begin + shape.numel()
-            tensors[key] = joined[group][begin : taken[group]].view(shape)
+        for key, dtype, shape in named:
+            begin = taken[dtype]
+            taken[dtype] = begin + shape.numel()
+            tensors[key] = joined[dtype][begin : taken[dtype]].view(shape)
         pack.segments.append(Segment(tensors, *other))
     return pack
 

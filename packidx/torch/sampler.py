@@ -14,6 +14,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
+import numpy as np
 import torch.distributed as dist
 from torch.utils.data import Dataset, Sampler
 
@@ -135,7 +136,7 @@ class PackSampler(Sampler[int]):
         stride, dealing = self.world_size, self._dealing
         while start < dealing.end:
             stop = min(dealing.end, start + _CHUNK * stride)
-            packs = dealing.packs_of_rank(start, stop, self.rank, stride)
+            packs = dealing.order.packs(np.arange(start + self.rank, stop, stride))
             for number, pack in enumerate(packs.tolist(), start=1):
                 if dealing is self._dealing:
                     self._position = start + number * stride

@@ -24,7 +24,6 @@ from packidx.errors import MismatchError, OptionError
 from packidx.export.energon import export_energon
 from packidx.index import Index
 from packidx.torch import PackedDataset
-from packidx.torch.pixels import PackBuffer
 from packidx.user_code import Transform
 
 COUNT = 40
@@ -181,7 +180,7 @@ def test_the_epoch_of_a_pack_and_the_copy_of_a_sample_count(
     monkeypatch.setattr(Transform, "apply", apply)
     dataset = PackedDataset(index, lambda record: {"input_ids": [1]}, transform=module.both)
     sample = index.pack(0).samples[0]
-    dataset._read_sample(sample._replace(length=1, padded_length=1, copy=2), 7, [], PackBuffer(0))
+    dataset._read_sample(sample._replace(length=1, padded_length=1, copy=2), 7, [])
     assert asked == [(7, sample.sample_id, 2)]
 
 

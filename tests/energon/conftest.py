@@ -23,10 +23,10 @@ PACKIDX = os.environ.get("PACKIDX", str(REPO / ".venv" / "bin" / "packidx"))
 SHARDS, PER_SHARD = 3, 25
 
 
-def packidx(*arguments: str | Path, path: str | None = None) -> str:
+def packidx(*arguments: str | Path) -> str:
     """Run a command of packidx, which finds Energon on the PATH; its stdout."""
     here = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    command, environment = [PACKIDX, *map(str, arguments)], os.environ | {"PATH": path or here}
+    command, environment = [PACKIDX, *map(str, arguments)], os.environ | {"PATH": here}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -8,7 +8,9 @@ import base64
 import io
 import json
 import os
+import random
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,13 +20,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from clips import write_clip
+from dying import dying, statuses
+from export_files import contents, picture
 from object_store import URL, Store
 from PIL import Image
-from record_files import contents, picture, tar_of
+from record_files import tar_of
 from webdataset import tariterators
 
 from packidx import estimate_lengths, open_index, plan_packs
-from packidx.errors import ChangedSource, OptionError, PackidxError, SourceError
+from packidx.errors import ChangedSource, OptionError, SourceError
 from packidx.export import wds as api
 from packidx.export.packed_record import media_extension, messages_of, pairs_of
 from packidx.export.wds import export_wds
@@ -288,6 +292,34 @@ def test_media_that_have_changed_are_not_exported(
     assert not (tmp_path / "out").exists()
 
 
+DYING = dying("import packidx.export.wds, packidx.records.shards, webdataset")
+
+
+def test_an_export_that_is_killed_starts_again(many: Index, tmp_path: Path) -> None:
+    """Killed before changes to the disk: nothing or the whole export is there."""
+    root, chance = tmp_path / "exports", random.Random(1)
+    root.mkdir()
+    export_wds(many, tmp_path / "whole", max_size="100KB")
+    expected = contents(tmp_path / "whole")
+    arguments = ["export", "wds", many.path, "-o", str(root / "out"), "--max-size", "100KB"]
+    arguments += ["--workers", "1", "--quiet"]
+    kills = 0
+
+    def tasks() -> Iterator[list[Any]]:
+        number = 0
+        while True:
+            yield [number, str(root), arguments]
+            number += chance.randrange(1, 3)
+
+    for status in statuses(DYING, tasks()):
+        assert contents(root / "out") in ({}, expected)
+        if status == 0 or (root / "out").exists():  # only its hidden folder may be left
+            break
+        assert status == -signal.SIGKILL
+        kills += 1
+    assert kills >= 10 and contents(root / "out") == expected
+
+
 def test_an_export_into_a_store_has_the_bytes_of_a_local_one(
     many: Index, store: Store, tmp_path: Path
 ) -> None:
@@ -308,25 +340,6 @@ def test_a_sample_that_cannot_be_read_stops_it(many: Index, tmp_path: Path) -> N
     said = str(failed.value)
     assert said.startswith(f"pack 13, sample {key!r} of shard {folder}/lines.jsonl: missing_media")
     assert os.listdir(tmp_path) == ["moved"]
-
-
-def test_energon_prepares_the_tars_where_it_is_installed(
-    many: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """tests/energon has the real one; here a program of its name makes its file, or fails."""
-    left = export_wds(many, tmp_path / "without").prepare
-    assert left is not None and left.startswith(f"energon prepare {tmp_path}/without --non-inter")
-    program = tmp_path / "bin" / "energon"
-    program.parent.mkdir()
-    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
-    program.write_text('#!/bin/sh\n[ "$1" = prepare ] && echo made > "$2/.nv-meta/index.sqlite"\n')
-    program.chmod(0o755)
-    assert export_wds(many, tmp_path / "out").prepare is None
-    assert (tmp_path / "out" / ".nv-meta" / "index.sqlite").read_text() == "made\n"
-    program.write_text("#!/bin/sh\necho no space >&2; exit 1\n")
-    with pytest.raises(PackidxError, match="no space"):
-        export_wds(many, tmp_path / "failed")
-    assert not (tmp_path / "failed").exists()
 
 
 @pytest.mark.parametrize("on_long", ["split", "truncate"])

@@ -12,7 +12,7 @@ from packidx.errors import PackidxError
 from packidx.format.terms import LOST
 from packidx.index import Index
 from packidx.inspect.sql import rows_of
-from packidx.inspect.verify import check_id, files_check
+from packidx.inspect.verify import check_files, check_id
 from packidx.lengths.table import read_lengths
 
 TABLES = ("packs", "samples", "dropped")
@@ -70,7 +70,7 @@ LOCATED = ("source", "key", "shard", "row", "offset", "nbytes")
 
 def broken_rules(index: Index) -> list[str]:
     """Return the rules that a plan breaks: files, id, order, sums, limits, every sample once."""
-    broken = [check.detail for check in (files_check(index), check_id(index)) if not check.ok]
+    broken = [check.detail for check in (check_files(index), check_id(index)) if not check.ok]
     snapshot = index.snapshot
     options, result = snapshot.options, snapshot.result
     caps = ("max_images", "max_vision_patches", "max_samples")

@@ -225,19 +225,3 @@ def test_pieces_are_compared_by_their_ends(tmp_path: Path) -> None:
     *_, found = verify_index(index, encoder=cut, num_sampled=9)
     assert "has 250 tokens, planned were at least 300" in found.detail
     assert found.numbers["different"] == 1
-
-
-def test_quick_looks_at_sizes_and_reads_nothing(
-    planned: Index, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    checks = {check.name: check for check in verify_index(planned, quick=True)}
-    assert list(checks) == ["files", "shards"] and all(check.ok for check in checks.values())
-    assert set(checks["files"].numbers) == {"files"}
-    flipped(planned)
-    assert main(["verify", planned.path, "--quick"]) == 0
-    shorter(planned)
-    (tmp_path / "talk.jsonl").write_bytes((tmp_path / "talk.jsonl").read_bytes()[:-1])
-    assert set(failed(planned, quick=True)) == {"files", "shards"}
-    capsys.readouterr()
-    assert main(["verify", planned.path, "--quick"]) == 3
-    assert main(["verify", planned.path, "--quick", "--sample", "1"]) == 1

@@ -1,4 +1,4 @@
-"""`collate`, packs whose pixels lie in one piece of memory, and `shard_for_cp`."""
+"""`collate`, and packs whose pixels lie in one piece of memory."""
 
 from __future__ import annotations
 
@@ -11,25 +11,15 @@ import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
 from processors import FEW_RANKS, qwen_folders
-from small_packs import make_index, record
-from tiny_vlms import tiny_vlm
-from torch.nn import functional
 from torch.nn.attention.flex_attention import BlockMask
 from torch.utils.data import DataLoader
-from torch_packs import SyntheticEncode, pack
-from transformers import AutoProcessor
+from torch_packs import pack
+from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
 from packidx import estimate_lengths, plan_packs
 from packidx.encode import ProcessorEncoder
-from packidx.errors import MismatchError, OptionError
-from packidx.torch import (
-    Pack,
-    PackedDataset,
-    collate,
-    normalise_pixels,
-    prepare_model,
-    shard_for_cp,
-)
+from packidx.errors import MismatchError
+from packidx.torch import Pack, PackedDataset, collate, normalise_pixels, prepare_model
 
 MEDIA = {"pixel_values": torch.ones(8, 6), "image_grid_thw": torch.tensor([[1, 2, 4]])}
 
@@ -100,11 +90,6 @@ def test_indexed_numbers_the_segments() -> None:
     assert batch.keys() == {"input_ids", "labels", "position_ids", "attention_mask", "use_cache"}
 
 
-def test_media_are_counted_by_rows_for_pipelines() -> None:
-    rows = [pack([2], **MEDIA), pack([2]), pack([3], **MEDIA)]
-    assert collate(rows, "indexed")["n_images_per_sample"].tolist() == [1, 0, 1]
-
-
 def test_thd_counts_true_lengths_and_slots() -> None:
     batch = collate([aligned(), pack([2, 1], **MEDIA)], "thd")
     assert batch["cu_seqlens"].tolist() == [0, 3, 7, 9, 10]
@@ -116,8 +101,15 @@ def test_thd_counts_true_lengths_and_slots() -> None:
     assert batch["padding_mask"].tolist() == [[n in (3, 8, 9, 10, 11) for n in range(15)]]
     assert batch["input_ids"].shape == (1, 15) and batch["position_ids"].shape == (3, 1, 15)
     assert "attention_mask" not in batch and batch["pixel_values"].shape == (8, 6)
-    assert batch["n_images_per_sample"].tolist() == [1]  # of a batch of one row
+
+
+@pytest.mark.parametrize("attention", ["flash", "sdpa", "flex", "indexed", "thd"])
+def test_nothing_but_inputs_in_any_mode(attention: str) -> None:
+    batch = collate(aligned(**MEDIA), attention)
     assert not batch.keys() & {"pack_id", "sample_ids", "source_ids", "events", "lengths"}
+    assert batch["use_cache"] is False and batch["labels"].shape == batch["input_ids"].shape
+    if attention != "thd":
+        assert not batch.keys() & {"cu_seqlens", "max_seqlen"}
 
 
 def test_packs_may_differ_in_tiles_per_image() -> None:
@@ -151,29 +143,9 @@ def index(corpus: Path, folder: Path, tmp_path_factory: pytest.TempPathFactory) 
     return out / "index"
 
 
-def plain(folder: Path) -> Any:
-    """An encoder that writes into no memory but its own."""
-    encode = ProcessorEncoder(folder)
-    return lambda record: encode(record)
-
-
 def lie_together(pack: Pack) -> bool:
     pixels = [sample["pixel_values"] for sample in pack.samples if "pixel_values" in sample]
     return len({each.untyped_storage().data_ptr() for each in pixels}) == 1 < len(pixels)
-
-
-def test_a_pack_is_joined_without_a_copy(index: Path, folder: Path) -> None:
-    pack, other = (
-        PackedDataset(index, ProcessorEncoder(folder))[0],
-        PackedDataset(index, plain(folder))[0],
-    )
-    assert lie_together(pack)
-    assert not lie_together(other)
-    batch, expected = collate(pack), collate(other)
-    assert batch["pixel_values"].data_ptr() == pack.samples[0]["pixel_values"].data_ptr()
-    assert batch.keys() == expected.keys()
-    for key, value in expected.items():
-        assert np.array_equal(value, batch[key])
 
 
 @pytest.mark.parametrize("pixels", ["float32", "uint8"])
@@ -183,7 +155,7 @@ def test_from_workers(index: Path, folder: Path, pixels: str, size: int | None) 
     numbers = [0, 1, 2, 3]
     join = None if size is None else collate
     loader = DataLoader(dataset, size, sampler=numbers, num_workers=1, collate_fn=join)
-    expected = PackedDataset(index, plain(folder))
+    expected = PackedDataset(index, ProcessorEncoder(folder))
     for at, given in enumerate(loader):
         some = numbers[at * (size or 1) : (at + 1) * (size or 1)]
         if size is None:
@@ -198,9 +170,23 @@ def test_from_workers(index: Path, folder: Path, pixels: str, size: int | None) 
             assert np.array_equal(value, batch[key]), key
 
 
+def build_model(ids: dict[str, int]) -> Any:
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}
+    rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    text = {**sizes, **heads, "vocab_size": 30_000, "rope_scaling": rope}
+    vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2}
+    vision |= {"out_hidden_size": 64, "fullatt_block_indexes": []}
+    tokens = {f"{kind}_token_id": ids[kind] for kind in ("image", "video")}
+    config = Qwen2_5_VLConfig(text_config=text, vision_config=vision, **tokens)
+    torch.manual_seed(0)
+    return Qwen2_5_VLForConditionalGeneration._from_config(config, attn_implementation="sdpa")
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_prepared_model_takes_bytes(index: Path, folder: Path, dtype: torch.dtype) -> None:
-    model = tiny_vlm("qwen2_5_vl", AutoProcessor.from_pretrained(folder)).to(dtype)
+    encode = ProcessorEncoder(folder)
+    model = build_model(encode.media_token_ids).eval().to(dtype)
     losses = {}
     for pixels in ("float32", "uint8"):
         batch = collate(PackedDataset(index, ProcessorEncoder(folder, pixels=pixels))[0])
@@ -211,76 +197,3 @@ def test_a_prepared_model_takes_bytes(index: Path, folder: Path, dtype: torch.dt
         with torch.no_grad():
             losses[pixels] = model(**batch).loss
     assert torch.equal(losses["float32"], losses["uint8"])
-
-
-TEXTS = [record(n, [n]) for n in (5, 40, 17, 33, 64, 8, 90, 21, 3, 120)]
-
-
-def batch_of(tmp_path: Path, attention: str, **options: Any) -> dict[str, Any]:
-    index = make_index(tmp_path, {"all": TEXTS}, capacity=256, **options)
-    dataset = PackedDataset(index, SyntheticEncode())
-    return collate([dataset[k] for k in range(len(dataset))], attention)
-
-
-def part_by_hand(row: torch.Tensor, bounds: list[int], rank: int, size: int) -> list[int]:
-    kept: list[int] = []
-    for begin, end in zip(bounds, bounds[1:], strict=False):
-        chunks = row[begin:end].chunk(2 * size)
-        kept += chunks[rank].tolist() + chunks[2 * size - 1 - rank].tolist()
-    return kept
-
-
-@pytest.mark.parametrize("attention", ["thd", "flash"])
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_ranks_have_all_of_it_between_them(tmp_path: Path, attention: str, size: int) -> None:
-    batch = batch_of(tmp_path, attention, align=8)
-    name = "cu_seqlens_padded" if attention == "thd" else "cu_seq_lens_q"
-    bounds = batch[name].tolist()
-    parts = [shard_for_cp(batch, rank, size) for rank in range(size)]
-    for rank, part in enumerate(parts):
-        for key in ("input_ids", "position_ids"):
-            flat = batch[key].reshape(-1, bounds[-1])[0]
-            own = part[key].reshape(-1, bounds[-1] // size)[0]
-            assert own.tolist() == part_by_hand(flat, bounds, rank, size)
-        if attention == "thd":
-            assert part[name].equal(batch[name])
-        else:
-            assert (part[name] * size).equal(batch[name])
-            assert part["max_length_q"] * size == batch["max_length_q"]
-    ids = torch.cat([part["input_ids"].flatten() for part in parts])
-    assert ids.sort().values.equal(batch["input_ids"].flatten().sort().values)
-
-
-def test_the_loss_of_the_parts_is_that_of_the_whole(tmp_path: Path) -> None:
-    batch = batch_of(tmp_path, "thd", align=8)
-    table = torch.randn(int(batch["input_ids"].max()) + 1, 50)
-
-    def loss(of: dict[str, Any], targets: torch.Tensor) -> torch.Tensor:
-        logits = table[of["input_ids"].flatten()]
-        return functional.cross_entropy(logits, targets.flatten() % 50, reduction="none")[
-            targets.flatten() >= 0
-        ].sum()
-
-    labels = batch["labels"]
-    whole = loss(batch, functional.pad(labels[:, 1:], (0, 1), value=-100))
-    parts = [shard_for_cp(batch, rank, 4) for rank in range(4)]
-    assert sum(loss(part, part["shift_labels"]) for part in parts) == pytest.approx(
-        float(whole), rel=1e-5
-    )
-    assert whole > 0
-
-
-def test_what_cannot_be_cut_is_refused(tmp_path: Path) -> None:
-    batch = batch_of(tmp_path, "thd", align=8)
-    with pytest.raises(OptionError, match="plan with --align 10"):
-        shard_for_cp(batch, 0, 5)
-    with pytest.raises(OptionError, match=r"rank 2 is outside \[0, 2\)"):
-        shard_for_cp(batch, 2, 2)
-    with pytest.raises(OptionError, match="attention='thd' or 'flash'"):
-        shard_for_cp({"input_ids": batch["input_ids"]}, 0, 2)
-    pixels = {**batch, "pixel_values": torch.zeros(4, 3)}
-    with pytest.raises(OptionError, match="embed them first"):
-        shard_for_cp(pixels, 0, 2)
-    hidden = torch.randn(1, batch["input_ids"].shape[1], 6)
-    part = shard_for_cp({**pixels, "inputs_embeds": hidden}, 1, 2)
-    assert part["inputs_embeds"].shape == (1, hidden.shape[1] // 2, 6)

@@ -1,4 +1,4 @@
-"""`write_report`: a plan, or lengths, as one HTML file with pictures.
+"""`write_report`: a plan as one HTML file with pictures.
 
 The page has no script, takes nothing from the network, and is light or dark. A chart is boxes in
 percent of their frame; names of the data are text of the page, and nothing else.
@@ -15,9 +15,10 @@ from typing import Any
 import jinja2
 
 from packidx.errors import OptionError
-from packidx.index.reader import Index
+from packidx.index import Index, open_index
+from packidx.index.frames import VIEWS, views_of_index
 from packidx.inspect.report import figures
-from packidx.inspect.sql import open_database, open_target
+from packidx.inspect.sql import open_database
 from packidx.inspect.stats import plan_stats
 from packidx.inspect.verdict import plan_verdict
 from packidx.io.files import write_atomic
@@ -33,18 +34,18 @@ def write_report(
     *,
     progress: Callable[[str], None] = lambda doing: None,
 ) -> None:
-    """Write a report of an index or a lengths table: one HTML file, which needs nothing else.
+    """Write a report of an index: one HTML file, which needs nothing else.
 
     Sums, bins and named extremes alone are in it, so that it is as small for a hundred million
     samples as for a thousand. The same plan gives the same bytes.
 
     Args:
-        path: ``INDEX``, ``INDEX@ID``, or a lengths table.
+        path: ``INDEX`` or ``INDEX@ID``.
         output: the file, which is replaced as a whole.
         progress: is called with what is being done.
 
     Raises:
-        NotFoundInIndex, SourceError: there is neither an index nor a lengths table.
+        NotFoundInIndex: there is no index.
         FormatError: what is there is damaged.
         OptionError: `output` has no folder, or is something else than a report.
     """
@@ -53,14 +54,11 @@ def write_report(
         raise OptionError(f"-o {name}: name a file in a folder that exists")
     if os.path.lexists(name) and not _is_page(name):
         raise OptionError(f"-o {name} is there and no report: name another file, or remove it")
-    question = open_target(path, {})
-    views = question.views(" ".join(question.names))
+    index = open_index(path)
+    views = views_of_index(index, VIEWS, None)
     with open_database(views) as connection:
-        if question.index is None:
-            report = _of_lengths(path, connection)
-        else:
-            progress("adding up")
-            report = _of_index(question.index, connection, views.absent.get("lengths"))
+        progress("adding up")
+        report = _of_index(index, connection, views.absent.get("lengths"))
     progress("drawing")
     environment = jinja2.Environment(
         autoescape=True,
@@ -93,41 +91,14 @@ def _cell_class(cell: Any) -> str:
     return "long" if len(cell) > 24 else ""
 
 
-def _source_series(connection: Any, *views: str) -> figures.Series:
-    sources = " UNION ALL ".join(f"SELECT source FROM {view}" for view in views)
-    rows = connection.execute(f"SELECT source, count(*) FROM ({sources}) GROUP BY 1").fetchall()
-    return figures.Series(sorted(rows, key=lambda row: (row[0] is None, row[0] or "")))
-
-
-def _of_lengths(path: str, connection: Any) -> dict[str, Any]:
-    """Return what the template shows of a lengths table."""
-    columns = {row[0] for row in connection.execute("DESCRIBE lengths").fetchall()}
-    status = "status IS DISTINCT FROM 'rejected'" if "status" in columns else "true"
-    number, tokens, rejected, longest = connection.execute(
-        f"SELECT count(*), coalesce(sum(length) FILTER ({status}), 0), "
-        f"count(*) FILTER (NOT ({status})), max(length) FROM lengths"
-    ).fetchone()
-    has_sources = "source" in columns
-    series = (
-        _source_series(connection, "lengths") if has_sources else figures.Series([(None, number)])
-    )
-    numbers = {"records": number, "tokens": tokens, "rejected": rejected}
-    numbers |= {"longest sample": longest, "sources": series.num_sources}
-    return {
-        "title": f"Lengths {path}",
-        "subtitle": "packidx report",
-        "verdict": [],
-        "numbers": {name: count(value) for name, value in numbers.items()},
-        "figures": [figures.draw_lengths(connection, series)],
-        "notes": [],
-    }
-
-
 def _of_index(index: Index, connection: Any, absent: str | None) -> dict[str, Any]:
     """Return what the template shows of a plan; `absent` says why there are no lengths."""
     snapshot = index.snapshot
     result, options = snapshot.result, snapshot.options
-    stats, series = plan_stats(index), _source_series(connection, "samples", "dropped")
+    stats = plan_stats(index)
+    sources = "SELECT source FROM samples UNION ALL SELECT source FROM dropped"
+    rows = connection.execute(f"SELECT source, count(*) FROM ({sources}) GROUP BY 1").fetchall()
+    series = figures.Series(sorted(rows, key=lambda row: (row[0] is None, row[0] or "")))
     return {
         "title": f"Plan {index.path}@{index.id[:12]}",
         "subtitle": f"packidx report of {index.path}@{index.id}, planned {snapshot.created}",

@@ -111,20 +111,14 @@ def _draw_bars(
     ]
 
 
-def _fetch_rows(connection: Any, query: str) -> list[Any]:
-    rows: list[Any] = connection.execute(query).fetchall()
-    return rows
-
-
 def draw_tokens(index: Index, connection: Any) -> Figure:
     """Return where the tokens go: into packs, or out of the plan, by reason; and room that is
     left."""
     result, capacity = index.snapshot.result, index.snapshot.options.capacity
-    dropped = _fetch_rows(
-        connection,
+    dropped = connection.execute(
         "SELECT reason, count(*), CAST(coalesce(sum(greatest(length, 0)), 0) AS BIGINT) "
-        "FROM dropped GROUP BY 1 ORDER BY 3 DESC, 2 DESC, 1",
-    )
+        "FROM dropped GROUP BY 1 ORDER BY 3 DESC, 2 DESC, 1"
+    ).fetchall()
     rows: list[tuple[str, int | None, int]] = [("in packs", result.num_samples, result.num_tokens)]
     rows += [(f"out: {why}", number, tokens) for why, number, tokens in dropped]
     if result.num_tokens_cut:
@@ -168,16 +162,15 @@ def draw_fill(index: Index, connection: Any) -> Figure:
 
 def draw_waiting(schedule: Sequence[Mapping[str, Any]], name: str) -> Figure | None:
     """The share of time in which no rank waits; None if no number of ranks has a step."""
-    words = [f"this plan: {name}", "random order", "sorted by vision tokens"]
+    words = [f"this plan: {name}", "random order"]
     rows = [
         (f"{row['ranks']} × {row['micro_steps']}", number, row[key]["useful_by_phase"])
         for row in schedule
-        for number, key in enumerate(("planned", "random", "by_vision_tokens"))
-        if row[key] is not None and row[key]["useful_by_phase"] is not None
+        for number, key in enumerate(("planned", "random"))
+        if row[key] and row[key]["useful_by_phase"] is not None
     ]
     if not rows:
         return None
-    words = words[: max(number for _, number, _ in rows) + 1]
     bars = [(ranks, {number: useful}, percent(useful, 1)) for ranks, number, useful in rows]
     return Figure(
         "Step balance",
@@ -191,28 +184,22 @@ def draw_waiting(schedule: Sequence[Mapping[str, Any]], name: str) -> Figure | N
     )
 
 
-def chosen_packs(connection: Any) -> list[tuple[str, int]]:
-    """Packs that are worth a look, and why: extremes, and three of the middle; each once."""
+def packs_closely(index: Index, connection: Any, series: Series) -> Figure:
+    """The samples of a few packs, end to end: extremes, and three of the middle; each once."""
     wanted = {
         "most samples": "num_samples DESC",
         "most visual": "coalesce(image_tokens, 0) + coalesce(video_tokens, 0) DESC",
         "emptiest": "length",
     }
-    packs: dict[int, str] = {}
+    chosen: dict[int, str] = {}
     for why, order in wanted.items():
         query = f"SELECT pack_id FROM packs ORDER BY {order}, pack_id LIMIT 1"
-        for (pack,) in _fetch_rows(connection, query):
-            packs.setdefault(pack, why)
-    [(number,)] = _fetch_rows(connection, "SELECT count(*) FROM packs")
-    for part in (1, 2, 3):
-        packs.setdefault(part * number // 4, "")
-    return [(why, pack) for pack, why in packs.items() if pack < number]
-
-
-def packs_closely(index: Index, connection: Any, series: Series) -> Figure:
-    """The samples of a few packs, end to end."""
+        for (pack_id,) in connection.execute(query).fetchall():
+            chosen.setdefault(pack_id, why)
+    for part in (1, 2, 3) if index.num_packs else ():
+        chosen.setdefault(part * index.num_packs // 4, "")
     bars, table, capacity = [], [], index.snapshot.options.capacity
-    for why, number in chosen_packs(connection):
+    for number, why in chosen.items():
         pack = index.pack(number)
         name, length = f"{number}: {why}" if why else str(number), pack.stats["length"]
         boxes = []
@@ -239,35 +226,34 @@ def packs_closely(index: Index, connection: Any, series: Series) -> Figure:
     )
 
 
-def draw_lengths(connection: Any, series: Series, capacity: int | None = None) -> Figure:
+def draw_lengths(connection: Any, series: Series, capacity: int) -> Figure:
     """Return the samples by length and source.
 
     Args:
         connection: DuckDB with the view ``lengths``.
         series: of the sources.
-        capacity: of the plan, None without one.
+        capacity: of the plan.
     """
-    columns = {row[0] for row in _fetch_rows(connection, "DESCRIBE lengths")}
+    columns = {row[0] for row in connection.execute("DESCRIBE lengths").fetchall()}
     source = "source" if "source" in columns else "NULL"
     usable = "status = 'ok' AND length > 0" if "status" in columns else "length > 0"
-    rows = _fetch_rows(
-        connection,
+    rows = connection.execute(
         f"SELECT CAST(floor({_PER_OCTAVE} * log2(length)) AS INTEGER), {source}, count(*) "
-        f"FROM lengths WHERE {usable} GROUP BY 1, 2 ORDER BY 1, 2",
-    )
+        f"FROM lengths WHERE {usable} GROUP BY 1, 2 ORDER BY 1, 2"
+    ).fetchall()
     held: dict[tuple[int, int], dict[int, int]] = {}
     for number, name, value in rows:
         low, high = (round(2 ** (edge / _PER_OCTAVE)) for edge in (number, number + 1))
         own = held.setdefault((low, high), dict.fromkeys(range(len(series.names)), 0))
         own[series.of(name)] += value
     totals = {ends: sum(own.values()) for ends, own in held.items()}
-    says = f"{count(sum(totals.values()))} samples in all, by tokens per sample."
     bars = [
         (f"{low:,}–{high:,}", own, count(totals[low, high])) for (low, high), own in held.items()
     ]
     return Figure(
         "Samples by length and source",
-        says if capacity is None else f"{says} A pack holds {count(capacity)}.",
+        f"{count(sum(totals.values()))} samples in all, by tokens per sample. A pack holds "
+        f"{count(capacity)}.",
         ("from", "to", "source", "samples"),
         [
             (*ends, series.names[colour], value)

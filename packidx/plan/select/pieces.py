@@ -65,29 +65,20 @@ def cut_into_pieces(
         media = rows.lists("media", fixed)
         fixed = fixed[_media_ends(media, len(fixed)) > longest]
     is_cut = ~np.isin(row, fixed)
-    pieces = _cut_chunks(rows, row[is_cut], copy[is_cut], longest, only_first)
-    first, last = pieces.token_start + 1, pieces.token_start + pieces.length
-    labels, unknown = label_tokens(rows, pieces.row, first, last)
-    pieces = pieces._replace(label_tokens=labels, labels_unknown=unknown)
-    is_trained = (labels > 0) | unknown
-    pieces = Pieces._make(values[is_trained] for values in pieces)
-    bare = np.setdiff1d(chosen, np.union1d(fixed, pieces.row))
-    # A sample with media may only be cut where a label token is left.
-    cut_bare = np.isin(bare, chosen[has_media])
-    return pieces, Uncut(np.union1d(fixed, bare[cut_bare]), bare[~cut_bare])
-
-
-def _cut_chunks(
-    rows: LengthsRows, row: Int64s, copy: Int64s, longest: int, only_first: bool
-) -> Pieces:
-    """Return the pieces of copies of rows; label tokens are not counted yet."""
+    row, copy = row[is_cut], copy[is_cut]
     sizes = rows.length[row].astype(np.int64)
     number = np.ones_like(sizes) if only_first else -(-sizes // longest)
     piece, owner = expand_ranges(np.zeros_like(number), number)
     start = piece * longest
     length = np.minimum(longest, sizes[owner] - start)
-    unknown = np.zeros(len(owner), bool)
-    return Pieces(row[owner], copy[owner], piece, start, length, np.zeros_like(start), unknown)
+    labels, unknown = label_tokens(rows, row[owner], start + 1, start + length)
+    is_trained = (labels > 0) | unknown
+    columns = (row[owner], copy[owner], piece, start, length, labels, unknown)
+    pieces = Pieces._make(values[is_trained] for values in columns)
+    bare = np.setdiff1d(chosen, np.union1d(fixed, pieces.row))
+    # A sample with media may only be cut where a label token is left.
+    cut_bare = np.isin(bare, chosen[has_media])
+    return pieces, Uncut(np.union1d(fixed, bare[cut_bare]), bare[~cut_bare])
 
 
 def _media_ends(lists: pa.LargeListArray | None, number: int) -> Int64s:
