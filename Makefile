@@ -41,11 +41,11 @@ BESIDE_BETWEEN := huggingface-hub==1.33.0 tokenizers==0.22.2 httpx==0.28.1 httpc
 # the `datasets` that goes with that huggingface-hub: the Trainer imports it.
 BESIDE_LOWEST := pandas==2.2.3 pytz==2025.2 httpx==0.28.1 httpcore==1.0.9 datasets==4.4.1
 LOWEST_TESTS := $(addprefix tests/,$(addsuffix .py,index/test_index cli/test_cli \
-                  estimate/test_estimate plan/test_continue inspect/test_verify \
+                  estimate/test_estimate inspect/test_verify \
                   format/test_schema plan/test_plan torch/sample/test_padding \
                   torch/test_sampler torch/test_dataset torch/test_collate \
                   records/media/test_media records/media/test_video export/test_wds \
-                  inspect/test_sql_locked inspect/test_sql_views cli/test_prompt))
+                  inspect/test_sql_views))
 
 # Trainers that the tests of the adapters run, each in a folder of the same kind with what it imports
 # and $(VENV) has not: triton is for torchtitan alone, since NeMo's kernels ask for a release of it.

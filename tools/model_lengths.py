@@ -14,11 +14,10 @@ import av
 import pyarrow.parquet as pq
 import torchvision_cpu  # noqa: F401  (before transformers)
 import transformers
-from clips import write_clip
+from clips import write_clip, write_sound
 from every_processor import NOT_BUILT, build, processor_classes
 from every_processor.real import real_length
 from PIL import Image
-from sounds import write_sound
 
 from packidx import estimate_lengths
 from packidx.encode.loading import load_processor

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from packidx_cli.main import cli, main
+from small_packs import record, write_lengths
 
+from packidx import plan_packs
 from packidx.plan.options import TYPES
 
 
@@ -211,26 +214,6 @@ def test_a_recipes_section_has_what_the_command_line_has() -> None:
     assert {name for name in flags if name in TYPES} == set(TYPES)
 
 
-@pytest.mark.parametrize("damage", ["delete", "empty", "garbage"])
-@pytest.mark.parametrize("table", ["packs", "samples", "dropped"])
-def test_damaged_tables_get_one_sentence_and_plan_mends_them(
-    index: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], table: str, damage: str
-) -> None:
-    [path] = Path(index).glob(f"windows/*/{table}-*.parquet")
-    path.unlink() if damage == "delete" else path.write_bytes(
-        b"junk" if damage == "garbage" else b""
-    )
-    assert run(capsys, "verify", index)[0] == 3
-    commands = [["sql", index, f"SELECT * FROM {table}"]]
-    commands += [["stats", index]] if table == "packs" else []
-    for command in commands:
-        status, _, err = run(capsys, *command)
-        assert status == 1 and err.count("\n") == 1 and "unexpected" not in err
-    plan = ["plan", str(tmp_path / "lengths.parquet"), "-o", index, "--capacity", "16"]
-    assert run(capsys, *plan)[0] == 0
-    assert run(capsys, "verify", index)[0] == 0
-
-
 def test_a_bad_snapshot_does_not_hide_the_others(
     index: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -241,3 +224,118 @@ def test_a_bad_snapshot_does_not_hide_the_others(
     assert err.count("\n") == 1 and str(other) in err
     (Path(index) / "HEAD").write_bytes(b"\xff\xfe")
     assert run(capsys, "stats", index)[0] == 1
+
+
+@pytest.fixture
+def lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return write_lengths(tmp_path, {"a": [record(n, [20 + 7 * (n % 11)]) for n in range(60)]})
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--window", "20", "--mix", "a=1.5"],
+        ["--on-long", "truncate", "--group-by", "media_type", "--workers", "2", "--window", "1"],
+        ["--holdout", "0.2", "--schedule", "random", "--max-samples", "3", "--on-long", "split"],
+    ],
+)
+def test_it_is_the_plan_that_is_written(
+    more: list[str], lengths: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["plan", str(lengths), "--capacity", "64", "--quiet", "--json", *more]
+    before = sorted(tmp_path.rglob("*"))
+    assert main([*command, "--dry-run"]) == 0
+    assert sorted(tmp_path.rglob("*")) == before
+    [row] = json.loads(capsys.readouterr().out)
+    assert main([*command, "-o", str(tmp_path / "i")]) == 0
+    assert row == {"capacity": 64, **json.loads(capsys.readouterr().out)["result"]}
+
+
+def test_a_stream_says_its_packs_before_it_begins(
+    lengths: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--lanes", "2", "--window", "10", "--quiet"]
+    assert main(["plan", str(lengths), "--dry-run", "--capacity", "128", *words]) == 0
+    planned = plan_packs(lengths, tmp_path / "i", capacity=128, lanes=2, window=10)
+    shown = capsys.readouterr().out
+    assert f"packs        {planned.snapshot.result.num_packs} of 128 tokens" in shown
+
+
+def test_several_capacities_are_a_table(lengths: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", str(lengths), "--dry-run", "--capacity", "64, 128", "--quiet"]) == 0
+    head, *_, last = capsys.readouterr().out.splitlines()
+    assert head.split()[:4] == ["capacity", "packs", "fill", "gap"]
+    assert last.split()[0] == "128"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--capacity", "64,128", "-o", "i"], "several are for --dry-run"),
+        (["--capacity", "6x", "-o", "i"], "is not an integer"),
+        (["--dry-run"], "4096,8192"),
+        (
+            ["--dry-run", "--capacity", "64", "--continue", "s.json", "-o", "i"],
+            "cannot be combined",
+        ),
+    ],
+)
+def test_what_does_not_go(
+    words: list[str], said: str, lengths: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", str(lengths), *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+NAMES = ("a*b", "d[1]", "q?", "{x,y}", "it's", "%41", "back\\slash", "~", "length=3", "c#d", "ü")
+
+
+def lengths_at(path: Path, values: list[int]) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "wb") as file:
+        pq.write_table(pa.table({"length": values}), file)
+    return str(path)
+
+
+def rows(capsys: pytest.CaptureFixture[str], *args: str) -> list[dict[str, int]]:
+    capsys.readouterr()
+    status = main(["sql", *args, "--format", "json"])
+    out, err = capsys.readouterr()
+    assert status == 0, err
+    found: list[dict[str, int]] = json.loads(out)
+    return found
+
+
+def summed(capsys: pytest.CaptureFixture[str], index: str, view: str = "lengths") -> list[int]:
+    query = f"SELECT count(*) AS n, sum(length)::BIGINT AS tokens FROM {view}"
+    return [value for row in rows(capsys, index, query) for value in row.values()]
+
+
+def plan_at(path: str, index: Path) -> str:
+    assert main(["plan", path, "-o", str(index), "--capacity", "16"]) == 0
+    return str(index)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_index_is_read_from_a_folder_of_any_name(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Named in full, and from where it lies."""
+    monkeypatch.chdir(tmp_path)
+    index = plan_at(lengths_at(Path(name, "l.parquet"), [5, 6, 7, 8]), Path(name, "i"))
+    assert summed(capsys, index) == [4, 26]
+    assert summed(capsys, str(tmp_path / index), "samples") == [4, 26]
+
+
+def test_a_pattern_that_was_planned_stays_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lengths_at(tmp_path / "d[1]" / "a.parquet", [5, 6])
+    lengths_at(tmp_path / "d[1]" / "b.parquet", [7])
+    lengths_at(tmp_path / "d1" / "c.parquet", [8])
+    index = plan_at(f"{tmp_path}/d[1]/*.parquet", tmp_path / "i")
+    assert summed(capsys, index) == [3, 18]
+    assert summed(capsys, index, "samples") == [3, 18]
+    shutil.rmtree(tmp_path / "d[1]")
+    assert summed(capsys, index) == [1, 8]  # the pattern's own meaning, where nothing has its name

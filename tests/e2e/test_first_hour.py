@@ -140,16 +140,6 @@ def test_plan_takes_the_folder_that_pack_wrote(here: Path) -> None:
     assert packidx.open_index("own").snapshot.lengths.num_samples == 2
 
 
-def test_a_processors_folder_is_known_however_it_is_spelt(here: Path, processors: Path) -> None:
-    packidx.estimate_lengths("data", "lengths", processor="proc")
-    for spelt in ("./proc", "proc/", str(here / "proc"), str(processors / "qwen2.5-vl")):
-        taken = packidx.estimate_lengths("data", "lengths", processor=spelt).reused
-        assert taken is not None and (taken.num_samples, taken.reason) == (40, None)
-    other = str(processors / "qwen3-vl")
-    taken = packidx.estimate_lengths("data", "lengths", processor=other).reused
-    assert taken is not None and taken.reason == "counted with another encoder"
-
-
 def test_options_that_make_no_sense_say_what_to_write(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 from clips import write_clip
 from packidx_cli.main import main
 from PIL import Image
 from reading import open_media
+from transformers import AutoTokenizer
 
 from packidx.encode import ProcessorEncoder
 from packidx.errors import BadRecord
@@ -153,27 +155,6 @@ def test_options_that_equal_the_settings_pass(
     assert newer[0] == newer[1] and newer[2] == (None, "unsupported_media_option")
 
 
-def with_keys(record: Record) -> Record:
-    """An encoder that obeys the options of media itself."""
-    part = record["messages"][0]["content"][0]
-    size = part["image"].size if "image" in part else (1, 1)
-    asked = part.get("max_pixels") or int(part["fps"])
-    return {"input_ids": [7] * (asked + size[0])}
-
-
-def test_an_encoder_of_ones_own_gets_the_options(
-    media: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).parent)
-    records = [
-        shown({"type": "video", "video": {"path": "v.mp4", "fps": 3}}),
-        shown(IMAGE, max_pixels=20),
-        said("<image>What?", images=[{"path": "a.png", "max_pixels": 30}]),
-    ]
-    rows = counted(records, media, tmp_path, "--encode", f"{Path(__file__).stem}:with_keys")
-    assert rows == [(4, None), (660, None), (670, None)]
-
-
 MARKS = (
     *("<sound>", "<speech>", "<start_of_image>", "<image/>", "[image]", "<pic>", "<vid>"),
     *("<|endoftext10|>", "<img1>", "<video_0>", "<audio/>", "<image_soft_token>", "[VIDEO]"),
@@ -215,6 +196,27 @@ def test_placeholders_of_other_tools_are_refused(
     assert {error for _, error in counted(texts, media, tmp_path, *processor)} == {None}
     plain = [said(f"{text} Or {mark}") for text, mark in zip(TEXTS, MARKS, strict=False)]
     assert {error for _, error in counted(plain, media, tmp_path, *processor)} == {None}
+
+
+IDS = [11, 12, 13, 14]
+
+
+@pytest.mark.parametrize("pad", ["<|image_pad|>", "<|video_pad|>"])
+@pytest.mark.parametrize("more", [{}, {"labels": [-100, -100, -100, -100, 14]}])
+def test_ids_that_stand_for_media_are_refused(
+    pad: str, more: dict[str, Any], processors: Path, tmp_path: Path
+) -> None:
+    processor = processors / "qwen2.5-vl"
+    token = AutoTokenizer.from_pretrained(processor).convert_tokens_to_ids(pad)
+    ids = [IDS[0], token, *IDS[1:]]
+    records = [{"input_ids": IDS}, {"input_ids": ids, **more}, {"input_ids": [*IDS, 15]}]
+    data = tmp_path / "ids.jsonl"
+    data.write_text("".join(json.dumps(record) + "\n" for record in records))
+    command = ["estimate", str(data), "-o", str(tmp_path / "lengths"), "--workers", "1"]
+    assert main([*command, "--processor", str(processor)]) == 0
+    rows = pq.read_table(next((tmp_path / "lengths").glob("part-00000*"))).to_pylist()
+    assert [row["reason"] for row in rows] == [None, "media_token_in_text", None]
+    assert [row["length"] for row in rows if row["reason"] is None] == [4, 5]
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,69 @@
-"""Messages through the command line and the reader: calls, reasoning, tools and loss flags."""
+"""Messages and answers through the command line and the reader: trained or rejected."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
-import torchvision_cpu  # noqa: F401  (before transformers)
+import torchvision_cpu  # noqa: F401  (before transformers)  # noqa: F401  (before transformers)
 import transformers
+from packidx_cli.main import main
+from PIL import Image
 from processors import trl_template
-from read_back import read_back
+
+from packidx import estimate_lengths
+from packidx.encode import ProcessorEncoder
+from packidx.errors import BadRecord, SourceError
+from packidx.records.read import parse
+from packidx.torch import PackedDataset
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One record."""
+
+    reason: str | None
+    """None if it is accepted."""
+    detail: str | None
+    length: int
+    trained: str | None
+    """The text of its label tokens, as the reader gives them; None if it is rejected."""
+
+
+def read_back(
+    records: Sequence[dict[str, Any]], processor: Path, folder: Path, options: Sequence[str] = ()
+) -> list[Outcome]:
+    """Write `records` as JSON Lines, count and plan them, and read the packs."""
+    path, lengths, index = (str(folder / name) for name in ("r.jsonl", "lengths", "index"))
+    Path(path).write_text("".join(json.dumps(record) + "\n" for record in records))
+    command = ["estimate", path, "-o", lengths, "--processor", str(processor), "--workers", "1"]
+    assert main([*command, "--max-rejected", "1", "--quiet", *options]) == 0
+    rows = pq.read_table(sorted((folder / "lengths").glob("part-*.parquet"))).to_pylist()
+    trained: dict[int, str] = {}
+    if any(row["status"] == "ok" for row in rows):
+        plan = ["plan", lengths, "-o", index, "--capacity", "8192", "--quiet"]
+        assert main(plan) == 0
+        encoder = ProcessorEncoder(str(processor))
+        for pack in PackedDataset(index, encoder):
+            joined = pack.joined()
+            borders = joined["cu_seqlens"].tolist()
+            for number, sample_id in enumerate(joined["sample_ids"].tolist()):
+                labels = joined["labels"][borders[number] : borders[number + 1]]
+                tokenizer: Any = encoder.files.tokenizer
+                trained[sample_id] = tokenizer.decode(
+                    labels[labels >= 0].tolist(), skip_special_tokens=False
+                )
+    return [
+        Outcome(row["reason"], row["detail"], row["length"], trained.get(row["sample_id"]))
+        for row in rows
+    ]
+
 
 END = "<|im_end|>"
 PLAIN = (
@@ -252,3 +303,133 @@ def test_loss_flags_are_obeyed_or_rejected(
         assert outcome.trained == (both if accepted else None), (key, value)
         assert accepted or outcome.reason == "unused_column"
     assert outcomes[-1].trained == both
+
+
+Read = Callable[..., list[Outcome]]
+
+
+@pytest.fixture
+def read(processors: Path, tmp_path: Path) -> Read:
+    processor = processors / "qwen2.5-vl"
+    return lambda records, *options: read_back(records, processor, tmp_path, options)
+
+
+ASKED = {"question": "Which?"}
+IN_QUESTION = {"question": "Which?\nA. red\nB. green\nC. blue"}
+ANSWERS = [
+    '["red", "blue"]',
+    '{"text": "hello", "lang": "en"}',
+    "['a', 'b']",
+    '{"answer": {"answer": 3}}',
+    "[['x'], ['y']]",
+    '[{"answer": "x"}, {"answer": "x"}]',
+    "['r' 's']",
+    "3.50",
+    '"quoted"',
+    " [1, 2]\n",
+]
+
+
+def test_text_is_text(read: Read) -> None:
+    """An answer that is JSON or a Python literal is trained byte for byte."""
+    outcomes = read([{**ASKED, "answer": text} for text in ANSWERS])
+    assert [outcome.trained for outcome in outcomes] == [f"{text}<|im_end|>" for text in ANSWERS]
+
+
+RED = {"answers": ["red", "green"]}
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    **{
+        f"answers beside {name}": ({**RED, name: value}, "bad_turn")
+        for name, value in {
+            "correct_answer": "green",
+            "label": 1,
+            "scores": [0.1, 0.9],
+        }.items()
+    },
+    "answers that differ": ({"answers": ["red", "dark red"]}, "bad_turn"),
+    "an answer that is a list": ({"answer": ["red", "blue"]}, "bad_turn"),
+    "VQA's annotators": ({"answers": [{"answer": "a"}, {"answer": "b"}]}, "bad_turn"),
+    "SQuAD's": ({"answers": {"text": ["a", "b"], "answer_start": [1, 2]}}, "bad_turn"),
+    "lists in lists": ({"answers": [["a", "b"]]}, "bad_turn"),
+    "an object": ({"answer": {"text": "hello", "reason": "It is polite."}}, "bad_turn"),
+    "a wrong one": ({"answer": {"text": "hello", "is_correct": False}}, "bad_turn"),
+    "answers in a cell": ({"answers": '["red", "blue"]'}, "bad_turn"),
+    "a letter of answers": ({"answers": ["red", "green"], "answer": "B"}, "unused_column"),
+    "a number, choices in the question": ({**IN_QUESTION, "answer": 1}, "bad_turn"),
+    **{
+        f"{question!r} and {answer!r}": ({"question": question, "answer": answer}, "bad_turn")
+        for question, answer in [
+            ("Which?\n1. red\n2. green\n3. blue", 0),
+            ("(A) red (B) green", "1"),
+            ("I) red II) green III) blue", "0"),
+        ]
+    },
+    **{
+        f"another {name}": ({**IN_QUESTION, "answer": "red", name: value}, "unused_column")
+        for name, value in {
+            "gold": ["blue", "green"],
+            "response": "blue",
+        }.items()
+    },
+    **{
+        f"a verdict, {name} {value!r}": ({"answer": "red", name: value}, "unused_column")
+        for name, value in [
+            *(("is_correct", False), ("label", "wrong"), ("label", 0.0)),
+        ]
+    },
+    "an empty response": ({"response": ""}, "bad_turn"),
+    "an empty cell": ({"output": "nan"}, "bad_turn"),
+}
+
+
+CHOICES: dict[str, dict[str, Any]] = {
+    "choices": {"choices": ["red", "green"], "answer": 0},
+    "answerKey": {"choices": {"text": ["red", "green"], "label": ["A", "B"]}, "answerKey": "B"},
+    "option_a": {"option_a": "red", "option_b": "green", "answer": "B"},
+    "candidates": {"candidates": ["red", "green"], "answer": "red"},
+    "options": {**IN_QUESTION, "options": ["red", "green", "blue"], "answer": "B"},
+    "no choices": {"choices": [], "answer": 1},
+    "A": {"A": "red", "B": "green", "answer": "B"},
+    "multiple_choices": {"multiple_choices": ["red", "green"], "answer": "red"},
+}
+
+
+@pytest.mark.parametrize("record", CHOICES.values(), ids=CHOICES)
+def test_choices_are_named_before_counting(record: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text(json.dumps({**ASKED, **record}) + "\n")
+    named = sorted(record.keys() - {"question", "answer", "answerKey"})
+    with pytest.raises(SourceError, match=f"--ignore {','.join(named)} "):
+        estimate_lengths(path, tmp_path / "l", workers=1)
+    assert estimate_lengths(path, tmp_path / "l", workers=1, ignore=named).num_rejected == 0
+    with pytest.raises(BadRecord, match="choices beside"):
+        parse({**ASKED, **record})
+
+
+def test_what_may_be_another_answer_is_rejected(read: Read) -> None:
+    outcomes = read([{**ASKED, **record} for record, _ in REFUSED.values()])
+    reasons = dict(zip(REFUSED, [each.reason for each in outcomes], strict=True))
+    assert reasons == {name: reason for name, (_, reason) in REFUSED.items()}
+    for (record, reason), outcome in zip(REFUSED.values(), outcomes, strict=True):
+        named = outcome.detail or ""
+        assert any(repr(key) in named for key in record), (record, reason)
+        assert "--transform" in named
+
+
+CAPTIONS: list[tuple[dict[str, Any], str | None]] = [
+    *(({"caption": "A cat.", "label": label}, "unused_column") for label in (0, 1, True, "1")),
+    ({"text": "A cat.", "label": 0}, "unused_column"),
+    ({"caption": "A cat.", "is_positive": False}, "unused_column"),
+    *(({"caption": caption}, "bad_turn") for caption in ("", " ", "nan")),
+    *(({"caption": "A cat.", "label": label}, None) for label in (7, "cat", None)),
+    ({"caption": "A cat.", "is_correct": True}, None),
+]
+
+
+def test_captions_that_may_be_wrong_are_rejected(read: Read, tmp_path: Path) -> None:
+    Image.new("RGB", (56, 56)).save(tmp_path / "a.png")
+    root = ("--media-root", str(tmp_path))
+    outcomes = read([{"image": "a.png", **record} for record, _ in CAPTIONS], *root)
+    assert [each.reason for each in outcomes] == [reason for _, reason in CAPTIONS]
+    (ignored,) = read([{"image": "a.png", **CAPTIONS[0][0]}], *root, "--ignore", "label")
+    assert ignored.reason is None

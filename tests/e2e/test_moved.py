@@ -1,8 +1,9 @@
-"""Data that has moved, and media roots."""
+"""Data that has moved or changed since it was counted, and media roots."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,11 +11,14 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 from PIL import Image
 from reading import open_media
 
 from packidx import estimate_lengths, open_index, plan_packs
-from packidx.errors import BadRecord
+from packidx.errors import BadRecord, ChangedSource, SourceError
+from packidx.index import Index
+from packidx.inspect.verify import verify_index
 from packidx.records.fetch import Fetcher
 from packidx.records.media.paths import MediaRoot
 from packidx.torch import PackedDataset
@@ -116,3 +120,95 @@ def test_without_a_media_root_a_shard_has_its_own_folder(root: Path) -> None:
             assert opened(ref, place, index.resolve) == SECRET
         with pytest.raises(BadRecord, match="media_outside_root"):
             opened(str(root.parent / "other.png"), place, index.resolve)
+
+
+def letters(record: dict[str, Any]) -> dict[str, Any]:
+    """A token for each letter of the answer."""
+    return {"input_ids": torch.tensor([ord(letter) for letter in record["messages"][1]["content"]])}
+
+
+def lines(words: list[str]) -> bytes:
+    turns = ([{"role": "user", "content": "?"}, {"role": "assistant", "content": w}] for w in words)
+    return b"".join(json.dumps({"messages": one}).encode() + b"\n" for one in turns)
+
+
+WORDS = [f"{number:04d}" for number in range(40)]
+OTHER = ["abcd", *WORDS[1:]]
+
+
+def planned(folder: Path, source: Path | str, **options: Any) -> Index:
+    estimate_lengths(str(source), folder / "lengths", encode=letters, workers=1)
+    plan_packs(folder / "lengths", folder / "index", capacity=options.pop("capacity", 16))
+    return open_index(folder / "index", **options)
+
+
+def other_bytes(path: Path, content: bytes) -> None:
+    """Other bytes, as many as before, at another time."""
+    assert path.stat().st_size == len(content)
+    path.write_bytes(content)
+    os.utime(path, ns=(1, 1))
+
+
+def test_a_copy_is_read_and_other_bytes_are_proved(tmp_path: Path) -> None:
+    """The reader compares sizes; `verify` compares contents."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(lines(WORDS))
+    index = planned(tmp_path, path)
+    other_bytes(path, lines(WORDS))
+    dataset = PackedDataset(index, letters)
+    assert sum(len(dataset[number].samples) for number in range(len(dataset))) == len(WORDS)
+    assert dataset.events.counts == {} and all(check.ok for check in verify_index(index))
+    other_bytes(path, lines(OTHER))
+    checks = {check.name: check for check in verify_index(index)}
+    assert not checks["shards"].ok and "when it was counted" in checks["shards"].detail
+    path.write_bytes(lines(WORDS[1:]))
+    with pytest.raises(ChangedSource, match="when it was planned"):
+        PackedDataset(index, letters)[0]
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def _grown(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(lines(["more"]))
+
+
+def _replaced(path: Path) -> None:
+    other = path.with_name("other")
+    other.write_bytes(lines(["abcd", *WORDS[1:30]]))
+    other.rename(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (_cut, "bytes before and"),
+        (_grown, "bytes before and"),
+        (_replaced, "bytes before and"),
+        (Path.unlink, "No such file"),
+    ],
+)
+def test_a_shard_that_changes_while_it_is_counted_ends_the_run(
+    tmp_path: Path, change: Callable[[Path], None], words: str
+) -> None:
+    """Whatever was counted of it: no table is made of two files."""
+    shard = tmp_path / "a.jsonl"
+    shard.write_bytes(lines(WORDS))
+    estimate_lengths(str(shard), tmp_path / "lengths", encode=letters, workers=1)
+    before = (tmp_path / "lengths/manifest.json").read_bytes()
+    shard.write_bytes(lines(WORDS[:30]))
+    seen = 0
+
+    def encode_and_change(record: dict[str, Any]) -> dict[str, Any]:
+        nonlocal seen
+        seen += 1
+        if seen == 20:
+            change(shard)
+        return letters(record)
+
+    with pytest.raises(SourceError, match=words):
+        estimate_lengths(str(shard), tmp_path / "lengths", encode=encode_and_change, workers=1)
+    assert seen >= 20
+    assert (tmp_path / "lengths/manifest.json").read_bytes() == before

@@ -58,48 +58,29 @@ class Remembering(ProcessorEncoder):
         return sample
 
 
-class Reader:
+def read(folder: Path, encoder: Remembering, sources: Mapping[str, str]) -> Sources:
     """From sources to samples by way of lengths and index, checked on the way."""
-
-    def __init__(self, folder: Path, encoder: Remembering) -> None:
-        self.folder, self.encoder = folder, encoder
-        self._runs = 0
-
-    def plan(self, sources: Mapping[str, str] | str, **options: Any) -> Path:
-        """An index of sources by name, or of a mix."""
-        self._runs += 1
-        here = self.folder / f"run{self._runs}"
-        name = self.encoder.files.name
-        named = sources if isinstance(sources, str) else [f"{k}={v}" for k, v in sources.items()]
-        summary = estimate_lengths(named, here / "l", processor=name, workers=1, **options)
-        assert summary.num_rejected == 0, summary.rejected
-        assert set(summary.methods) == {"exact"}
-        plan_packs(here / "l", here / "index", capacity=CAPACITY)
-        return here / "index"
-
-    def read(self, index: Path, roots: dict[str, str] | None = None) -> Sources:
-        """Every sample of every pack, by its source and key."""
-        dataset = PackedDataset(index, self.encoder, roots)
-        found: Sources = {one["name"]: {} for one in dataset.index.manifest["sources"]}
-        for number in range(len(dataset)):
-            self.encoder.built = []
-            pack = dataset[number].joined()
-            samples = dataset.index.pack(number).samples
-            bounds = itertools.pairwise(pack["cu_seqlens"].tolist())
-            for sample, built, (first, last) in zip(
-                samples, self.encoder.built, bounds, strict=True
-            ):
-                labels = pack["labels"][first:last]
-                assert last - first == sample.length
-                assert int((labels != -100).sum()) == sample.label_tokens
-                assert torch.equal(pack["input_ids"][first:last], built["input_ids"])
-                found[str(sample.source)][str(sample.key)] = described(built, labels)
-        total = sum(len(samples) for samples in found.values())
-        assert total == dataset.index.manifest["lengths"]["num_samples"]
-        return found
-
-    def __call__(self, sources: Mapping[str, str] | str, **options: Any) -> Sources:
-        return self.read(self.plan(sources, **options))
+    named = [f"{name}={path}" for name, path in sources.items()]
+    summary = estimate_lengths(named, folder / "l", processor=encoder.files.name, workers=1)
+    assert summary.num_rejected == 0, summary.rejected
+    assert set(summary.methods) == {"exact"}
+    plan_packs(folder / "l", folder / "index", capacity=CAPACITY)
+    dataset = PackedDataset(folder / "index", encoder)
+    found: Sources = {name: {} for name in sources}
+    for number in range(len(dataset)):
+        encoder.built = []
+        pack = dataset[number].joined()
+        samples = dataset.index.pack(number).samples
+        bounds = itertools.pairwise(pack["cu_seqlens"].tolist())
+        for sample, built, (first, last) in zip(samples, encoder.built, bounds, strict=True):
+            labels = pack["labels"][first:last]
+            assert last - first == sample.length
+            assert int((labels != -100).sum()) == sample.label_tokens
+            assert torch.equal(pack["input_ids"][first:last], built["input_ids"])
+            found[str(sample.source)][str(sample.key)] = described(built, labels)
+    total = sum(len(samples) for samples in found.values())
+    assert total == dataset.index.manifest["lengths"]["num_samples"]
+    return found
 
 
 def described(built: Mapping[str, torch.Tensor], labels: torch.Tensor) -> Built:
@@ -116,11 +97,6 @@ def described(built: Mapping[str, torch.Tensor], labels: torch.Tensor) -> Built:
 @pytest.fixture(scope="module")
 def encoder(processors: Path) -> Remembering:
     return Remembering(str(processors / "qwen2.5-vl"))
-
-
-@pytest.fixture
-def reader(tmp_path: Path, encoder: Remembering) -> Reader:
-    return Reader(tmp_path, encoder)
 
 
 @pytest.fixture
@@ -151,125 +127,25 @@ def chat(number: int) -> Record:
 CHATS = [chat(number) for number in range(18)]
 
 
-def own(record: Record) -> Record:
-    """The same record in words of its own."""
-    words = {"user": "U", "assistant": "A", "system": "S"}
-    turns = [{"who": words[m["role"]], "text": m["content"]} for m in record["messages"]]
-    return {"uuid": record["id"], "chat": turns, "pics": record["images"]}
-
-
-COLUMNS = {"id": "uuid", "messages": "chat", "images": "pics"}
-TAGS = {
-    "role_tag": "who",
-    "content_tag": "text",
-    "user_tag": "U",
-    "assistant_tag": "A",
-    "system_tag": "S",
-}
-
-
-def of_one_type(records: Sequence[Record]) -> list[Record]:
-    """As a column holds them: lists of parts in every turn, where there are some in one."""
-
-    def parts(turn: Record) -> Record:
-        text = turn["content"]
-        return (
-            {**turn, "content": [{"type": "text", "text": text}]} if isinstance(text, str) else turn
-        )
-
-    found = [dict(record) for record in records]
-    for name in ("messages", "conversation"):
-        turns = [turn for record in records for turn in record.get(name, ())]
-        if any(isinstance(t, dict) and isinstance(t["content"], list) for t in turns):
-            found = [{**record, name: [parts(turn) for turn in record[name]]} for record in found]
-    return found
-
-
 def put(folder: Path, name: str, kind: str, records: Sequence[Record]) -> str:
     """A file of a kind with a name of its own."""
-    if kind in ("parquet", "arrow"):
-        records = of_one_type(records)
     path = Path(write(folder, kind, records))
     return str(path.rename(folder / f"{name}.{kind}"))
 
 
-@pytest.fixture
-def as_jsonl(data: Path) -> dict[str, str]:
-    """`CHATS` as JSON Lines, the source that every other must equal."""
-    return {"expected": put(data, "expected", "jsonl", CHATS)}
-
-
-def check(found: Sources) -> None:
-    """All sources equal the expected one, which is not empty."""
-    expected = found["expected"]
-    assert list(expected) and {f"r{n}" for n in range(len(CHATS))} == set(expected)
+def test_every_container(data: Path, encoder: Remembering, tmp_path: Path) -> None:
+    """A file of each kind gives the samples of JSON Lines."""
+    sources = {kind: put(data, "data", kind, CHATS) for kind in KINDS}
+    found = read(tmp_path, encoder, sources)
+    shards = open_index(tmp_path / "index").manifest["shards"]
+    assert [one.get("container", "jsonl") for one in shards] == [*KINDS]
+    expected = found["jsonl"]
+    assert {f"r{n}" for n in range(len(CHATS))} == set(expected)
     num_images = sum(len(record["images"]) for record in CHATS)
     assert sum(len(built.grids) for built in expected.values()) == num_images
     assert len({built.pixels for built in expected.values()}) == 1 + 2 * len(SIZES)
     for name, samples in found.items():
         assert samples == expected, name
-
-
-def test_every_container(data: Path, reader: Reader, as_jsonl: dict[str, str]) -> None:
-    sources = {kind: put(data, "data", kind, CHATS) for kind in KINDS}
-    index = reader.plan({**sources, **as_jsonl})
-    shards = open_index(index).manifest["shards"]
-    assert [one.get("container", "jsonl") for one in shards] == [*KINDS, "jsonl"]
-    check(reader.read(index))
-
-
-def in_bytes(record: Record, data: Path) -> Record:
-    images = [{"bytes": (data / name).read_bytes(), "path": name} for name in record["images"]]
-    return {**record, "images": images}
-
-
-def test_images_inside_tables(data: Path, reader: Reader, as_jsonl: dict[str, str]) -> None:
-    """As `datasets` has them: an object of bytes and path, either of which may be null."""
-    inside = [in_bytes(record, data) for record in CHATS]
-    apart = [{**r, "images": [{"bytes": None, "path": p} for p in r["images"]]} for r in CHATS]
-    (data.parent / "far").mkdir()
-    sources = dict(as_jsonl)
-    for kind in ("parquet", "arrow"):
-        sources[f"inside.{kind}"] = put(data.parent / "far", "inside", kind, inside)
-        sources[f"apart.{kind}"] = put(data, "apart", kind, apart)
-    check(reader(sources))
-
-
-def test_a_meta_file(data: Path, reader: Reader) -> None:
-    """Each data set with columns, tags, a media folder and a ratio of its own."""
-    (data / "media").mkdir()
-    for path in data.glob("*.png"):
-        path.rename(data / "media" / path.name)
-    put(data / "media", "expected", "jsonl", CHATS)
-    put(data, "own", "json", [own(record) for record in CHATS])
-    meta = {
-        "own": {
-            "file_name": "own.json",
-            "columns": COLUMNS,
-            "tags": TAGS,
-            "media_dir": "media",
-            "sample_ratio": 2.0,
-        },
-        "expected": {"file_name": "media/expected.jsonl"},
-    }
-    (data / "meta.json").write_text(json.dumps(meta))
-    index = reader.plan(str(data / "meta.json"))
-    first, second = open_index(index).manifest["sources"]
-    assert first["media_root"] == str(data / "media")
-    assert first["layout"] == {
-        "columns": COLUMNS,
-        "tags": TAGS,
-        "sample_ratio": 2.0,
-        "media_root": str(data / "media"),
-    }
-    assert second["media_root"] is None and "layout" not in second
-    check(reader.read(index))
-    data.rename(data.parent / "moved")
-    check(reader.read(index, {str(data): str(data.parent / "moved")}))
-    (data.parent / "moved" / "media").rename(data.parent / "pictures")
-    roots = {str(data): str(data.parent / "moved")}
-    roots[str(data / "media")] = str(data.parent / "pictures")
-    check(reader.read(index, roots))
 
 
 @pytest.fixture
@@ -307,7 +183,7 @@ def clip_parts(record: Record) -> Record:
 KINDS_OF_CLIPS = ("jsonl", "json.gz", "csv", "parquet", "arrow")
 
 
-def test_videos(data: Path, frames: list[str], reader: Reader) -> None:
+def test_videos(data: Path, frames: list[str], encoder: Remembering, tmp_path: Path) -> None:
     """A file, stated frames of a file, and frames that were extracted from it."""
     with lmdb.open(str(data / "db.lmdb")) as database, database.begin(write=True) as put_in:
         for name in ("clip.mp4", *frames):
@@ -329,20 +205,20 @@ def test_videos(data: Path, frames: list[str], reader: Reader) -> None:
         for form, change in (("list", dict), ("parts", clip_parts))
         for kind in KINDS_OF_CLIPS
     }
-    found = reader(sources)
+    found = read(tmp_path, encoder, sources)
     for name, samples in found.items():
         assert samples == found[name.partition(".")[0] + ".list.jsonl"], name
         assert samples["a"].grids[0][1:] == [4, 6]
-    read = {name: found[f"{name}.list.jsonl"] for name in forms}
-    assert read["file"] == read["lmdb"]
-    assert read["file"]["a"] == read["meta"]["a"]
-    assert read["frames"]["a"] == read["keys"]["a"]
-    assert read["stated"]["a"].grids == read["frames"]["a"].grids == [[2, 4, 6]]
-    assert read["stated"]["a"].pixels == read["frames"]["a"].pixels
+    listed = {name: found[f"{name}.list.jsonl"] for name in forms}
+    assert listed["file"] == listed["lmdb"]
+    assert listed["file"]["a"] == listed["meta"]["a"]
+    assert listed["frames"]["a"] == listed["keys"]["a"]
+    assert listed["stated"]["a"].grids == listed["frames"]["a"].grids == [[2, 4, 6]]
+    assert listed["stated"]["a"].pixels == listed["frames"]["a"].pixels
     members = [("a.mp4", (data / "clip.mp4").read_bytes())]
     members.append(("a.json", json.dumps(clip_chat("a", "mp4")).encode()))
     members += [(f"b.{name}", (data / name).read_bytes()) for name in frames]
     members.append(("b.json", json.dumps(clip_chat("b", frames)).encode()))
     (data / "clips.tar").write_bytes(tar_of(members))
-    in_tar = reader({"tar": str(data / "clips.tar")})["tar"]
-    assert in_tar == {"a": read["file"]["a"], "b": read["frames"]["a"]}
+    in_tar = read(tmp_path / "again", encoder, {"tar": str(data / "clips.tar")})["tar"]
+    assert in_tar == {"a": listed["file"]["a"], "b": listed["frames"]["a"]}

@@ -1,10 +1,9 @@
-"""Sources and media in an S3 bucket: the same tables and packs as from disk, and what they cost."""
+"""Sources and media in an S3 bucket: the same tables and packs as from disk, no other places."""
 
 from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +13,16 @@ import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
 from clips import write_clip
-from object_store import Store
+from object_store import URL, Store
 from PIL import Image
 from record_files import chats, write
 
-from packidx import estimate_lengths, plan_packs
+from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
+from packidx.errors import BadRecord
 from packidx.records.shards import short_names
 from packidx.records.sources.find_shards import find_shards
-from packidx.torch import PackedDataset, PackSampler
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
-
-import bench_remote
+from packidx.torch import PackedDataset
 
 KINDS = ("jsonl", "json", "csv", "parquet", "arrow", "tar", "jsonl.gz", "json.zst", "csv.gz")
 COUNT = 16
@@ -157,34 +153,6 @@ def test_lengths_have_the_same_bytes(counted: Path, there: str) -> None:
     }
 
 
-def test_large_images_are_counted_by_their_headers(store: Store, tmp_path: Path) -> None:
-    """Of images of a megabyte: the bytes and the requests that each takes, also in a tar."""
-    images, endings = 12, ("jpg", "png")
-    size = bench_remote.corpus(tmp_path / "data", images, 2, 900, endings)
-    assert size / images > 700_000
-    url = store.put_tree(tmp_path / "data", "large")
-    for kind in ("files", "tar"):
-        store.forget()
-        summary = estimate_lengths(f"{url}/{kind}", tmp_path / f"{kind}-there", workers=1)
-        assert (summary.num_samples, summary.num_rejected) == (images, 0)
-        assert store.read() < 0.2 * size, kind
-        # Of a tar each sample is found, looked through for leftovers, and counted.
-        most = 3 * images  # of a PNG one more than of a JPEG
-        assert len(store.requests) <= most + 16, kind  # 16: to find the shards and their ends
-        estimate_lengths(str(tmp_path / "data" / kind), tmp_path / f"{kind}-here", workers=1)
-        assert tables(tmp_path / f"{kind}-there") == tables(tmp_path / f"{kind}-here")
-
-
-def test_a_tar_of_small_samples_is_read_through(store: Store, tmp_path: Path) -> None:
-    size = bench_remote.corpus(tmp_path / "data", 200, 1, 70, ("jpg",))
-    assert size > 1.3 * (1 << 20)
-    url = store.put_tree(tmp_path / "data" / "tar", "small")
-    store.forget()
-    assert estimate_lengths(url, tmp_path / "out", workers=1).num_rejected == 0
-    gets = [one.nbytes for one in store.requests if one.method == "GET" and ".tar" in one.path]
-    assert len(gets) <= 4 + 3 * size / (1 << 20) and max(gets) <= 1 << 20, gets
-
-
 def test_videos_and_frames(
     store: Store, processors: Path, encoder: ProcessorEncoder, tmp_path: Path
 ) -> None:
@@ -246,30 +214,119 @@ def test_packs_equal_those_from_disk(
     assert len(heads) == len(set(heads)) == len(KINDS)  # of each shard, once
 
 
-def test_a_reader_moves_what_it_uses(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+IMAGES = f"{URL}/images"
+
+
+@pytest.fixture(scope="module")
+def images(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """The store, with images at three places."""
+    folder = tmp_path_factory.mktemp("bucket")
+    for place in ("images/in", "images-private", "chats/in"):
+        (folder / place).mkdir(parents=True)
+        Image.new("RGB", (40, 30)).save(folder / place / "a.png")
+    store.put_tree(folder)
+    return store
+
+
+REFERENCES: dict[str, str | None] = {
+    "a.png": None,
+    f"{IMAGES}/in/a.png": None,
+    f"{IMAGES}/./in/../in/a.png": None,
+    f"S3{IMAGES[2:]}/in/a.png": None,
+    f"{IMAGES}/../images/in/a.png": None,
+    IMAGES: "missing_media",
+    f"{IMAGES}/none.png": "missing_media",
+    f"{IMAGES}/{'n' * 3000}": "missing_media",
+    f"{IMAGES}/caf\u00e9 \u2603?versionId=1#x.png": "missing_media",
+    f"{IMAGES}/[a-z]*.png": "missing_media",
+    f"{IMAGES}-private/a.png": "media_remote",
+    f"{IMAGES}/../images-private/a.png": "media_remote",
+    f"{IMAGES}/in/../../images-private/a.png": "media_remote",
+    f"{IMAGES}/in/../../../other/images/in/a.png": "media_remote",
+    f"{URL}/a.png": "media_remote",
+    "s3://other/images/in/a.png": "media_remote",
+    "gs://corpus/images/in/a.png": "media_remote",
+    "s3://": "media_remote",
+}
+
+
+def record(ref: str) -> dict[str, Any]:
+    turns = [{"role": "user", "content": "<image>what?"}, {"role": "assistant", "content": "it"}]
+    return {"messages": turns, "images": [ref]}
+
+
+def write_refs(path: Path, *refs: str) -> str:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("\n".join(json.dumps(record(ref)) for ref in refs))
+    return str(path)
+
+
+def reasons(folder: Path) -> list[str | None]:
+    rows = pq.read_table(sorted(folder.glob("part-*"))).to_pylist()
+    return [row["reason"] for row in rows]
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> str:
+    path = write_refs(tmp_path / "data" / "x.jsonl", *REFERENCES)
+    Image.new("RGB", (40, 30)).save(tmp_path / "data" / "a.png")
+    return path
+
+
+@pytest.mark.parametrize("prefix", [IMAGES, f"{IMAGES}/", f"{URL}/chats/../images"])
+@pytest.mark.parametrize("confined", [True, False])
+def test_what_is_allowed_is_below_the_prefix_by_whole_names(
+    images: Store, tmp_path: Path, shard: str, prefix: str, confined: bool
 ) -> None:
-    """One request for each record and each image, of tars for each sample; Parquet once."""
-    images = 24
-    bench_remote.corpus(tmp_path / "data", images, 4, 300, ("jpg", "png"))
-    url = store.put_tree(tmp_path / "data", "moved")
-    for kind, most in (("files", 1.2), ("tar", 1.2), ("parquet", 1.5)):
-        out = tmp_path / kind
-        estimate_lengths(f"{url}/{kind}", out / "l", workers=1)
-        windows = {"window": 1} if kind == "parquet" else {}
-        plan_packs(out / "l", out / "index", capacity=4096, margin=0.0, **windows)
-        monkeypatch.setenv("PACKIDX_CACHE", str(out / "cache"))
-        (length,) = {one["length"] for one in rows(out / "l")}
-        ids = torch.ones(length, dtype=torch.int64)
-        dataset = PackedDataset(out / "index", lambda _, ids=ids: {"input_ids": ids})
-        used = sum(path.stat().st_size for path in (tmp_path / "data" / kind).iterdir())
-        store.forget()
-        order = list(PackSampler(dataset.index, global_batch=1, seed=3))
-        assert sorted(order) == list(range(len(dataset)))
-        for number in order:
-            dataset[number]
-        assert 0.9 * used < store.read() <= most * used, kind
-        gets = sum(one.method == "GET" for one in store.requests)
-        assert gets == {"files": 2 * images, "tar": images, "parquet": 4}[kind]
-        heads = sum(one.method == "HEAD" for one in store.requests)
-        assert heads == {"files": 4, "tar": 4, "parquet": 8}[kind]  # a copy is asked for again
+    images.forget()
+    root = str(tmp_path / "data") if confined else None
+    estimate_lengths(shard, tmp_path / "l", media_root=root, remote_media=[prefix], workers=1)
+    assert reasons(tmp_path / "l") == list(REFERENCES.values())
+    assert images.requests
+    assert all(
+        one.path.startswith("/corpus/images/")
+        for one in images.requests
+        if one.path != "/corpus/images"
+    )
+
+
+def encode_image(opened: Any) -> dict[str, Any]:
+    assert [image.size for image in opened["images"]] == [(40, 30)]
+    return {"input_ids": list(range(502))}
+
+
+def test_the_reader_goes_where_the_plan_was_allowed_to(images: Store, tmp_path: Path) -> None:
+    ref = f"{IMAGES}/in/a.png"
+    path = Path(write_refs(tmp_path / "data" / "x.jsonl", ref))
+    options: dict[str, Any] = {"media_root": path.parent, "remote_media": [IMAGES], "workers": 1}
+    estimate_lengths(str(path), tmp_path / "l", **options)
+    manifest = json.loads((tmp_path / "l" / "manifest.json").read_text())
+    assert manifest["options"]["remote_media"] == [IMAGES]
+    plan_packs(tmp_path / "l", tmp_path / "i", capacity=510, margin=0.0)
+    assert open_index(tmp_path / "i").manifest["sources"][0]["remote_media"] == [IMAGES]
+    assert len(PackedDataset(tmp_path / "i", encode_image)[0].joined()["input_ids"]) == 502
+    images.forget()
+    (tmp_path / "copy" / "in").mkdir(parents=True)
+    Image.new("RGB", (40, 30)).save(tmp_path / "copy" / "in" / "a.png")
+    moved = {IMAGES: str(tmp_path / "copy")}
+    assert len(PackedDataset(tmp_path / "i", encode_image, moved)[0].joined()["input_ids"]) == 502
+    elsewhere = f"{IMAGES[:-6]}secret/in/a.png"  # the shard keeps its size
+    path.write_text(path.read_text().replace(ref, elsewhere))
+    for roots in ({}, moved, {URL: str(tmp_path / "copy")}):
+        with pytest.raises(BadRecord, match="media_remote|media_outside_root"):
+            PackedDataset(tmp_path / "i", encode_image, roots)[0]
+    assert images.requests == []
+
+
+def test_a_plan_that_was_allowed_nothing_reads_nothing(images: Store, tmp_path: Path) -> None:
+    path = Path(write_refs(tmp_path / "x.jsonl", "./././././././././././a.png"))
+    Image.new("RGB", (40, 30)).save(tmp_path / "a.png")
+    estimate_lengths(str(path), tmp_path / "l", workers=1)
+    plan_packs(tmp_path / "l", tmp_path / "i", capacity=510, margin=0.0)
+    ref = f"{URL}/in/a.png"
+    path.write_text(path.read_text().replace("./././././././././././a.png", ref.ljust(27, "g")))
+    path.write_text(path.read_text().ljust(path.stat().st_size))
+    images.forget()
+    with pytest.raises(BadRecord, match="media_remote"):
+        PackedDataset(tmp_path / "i", encode_image)[0]
+    assert images.requests == []

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import pickle
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,6 @@ from dying import statuses
 from manifests import file_of
 from object_store import URL, Store
 from packidx_cli.main import main
-from small_packs import make_index, record
-from torch.utils.data import DataLoader
-from torch_packs import SyntheticEncode
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import FormatError, NotFoundInIndex
@@ -31,8 +27,6 @@ from packidx.index import Index, snapshot_ids
 from packidx.inspect.verify import check_files, verify_index
 from packidx.io import storage
 from packidx.io.cache import local_copies
-from packidx.lengths.table import read_lengths
-from packidx.torch import PackedDataset
 
 OPTIONS: dict[str, Any] = {"capacity": 512, "window": 1}  # shards
 BARE = OPTIONS | {"window": 100}  # samples
@@ -268,32 +262,6 @@ def test_a_killed_plan_leaves_the_old_snapshot_or_the_new(tmp_path: Path, url: s
     assert all(one.ok for one in verify_index(open_index(url)))
 
 
-@pytest.mark.usefixtures("small_tasks")
-def test_a_killed_estimate_leaves_no_half_of_a_table(tmp_path: Path, url: str) -> None:
-    before, after = (talks(tmp_path / f"{n}.jsonl", n) for n in (100, 40))
-    old = estimate_lengths(before, url, workers=1)
-    new = estimate_lengths(after, tmp_path / "new", workers=1)
-    assert new.num_parts < old.num_parts  # some are left over
-    arguments = ["estimate", after, "-o", url, "--workers", "1", "--quiet"]
-    seen, ended = [], []
-    for status in statuses(DYING, ([moment, arguments] for moment in range(40))):
-        ended.append(status)
-        seen.append(whole(url))
-        if status == 0:
-            break
-    assert set(ended[:-1]) == {-9} and ended[-1] == 0
-    assert seen[:2] == [old.fingerprint] * 2 and seen[-1] == new.fingerprint
-    assert seen == sorted(seen, key=[old.fingerprint, new.fingerprint].index)
-    assert storage.names(url) == sorted(os.listdir(tmp_path / "new"))
-
-
-def whole(url: str) -> str:
-    """The fingerprint that a table states, having read all of it."""
-    table = read_lengths(url)
-    assert table.read(0, table.num_samples).num_rows == table.num_samples
-    return table.fingerprint()
-
-
 @pytest.mark.parametrize(
     ("command", "said"),
     [
@@ -320,24 +288,3 @@ def test_a_mistake_is_one_sentence(
     assert any(one in error for one in said.split("|"))
     assert error.startswith("packidx: ") and error.count("\n") == 1
     assert "Traceback" not in error and "defect" not in error
-
-
-def test_workers_read_an_index_in_the_bucket(tmp_path: Path, url: str, store: Store) -> None:
-    texts = [record(seed, [5 + seed % 30]) for seed in range(80)]
-    local = make_index(tmp_path, {"text": texts}, capacity=64)
-    for path in sorted((tmp_path / "index").rglob("*")):
-        if path.is_file():  # as `aws s3 cp --recursive` does
-            name = path.relative_to(tmp_path / "index").as_posix()
-            storage.write(f"{url}/{name}", path.read_bytes())
-    wanted = PackedDataset(local, SyntheticEncode())
-    dataset = PackedDataset(url, SyntheticEncode())
-    assert dataset[0].sample_ids.tolist() == wanted[0].sample_ids.tolist()
-    store.forget()
-    loader = DataLoader(dataset, num_workers=2, collate_fn=itemgetter(0))
-    found = list(loader)
-    assert len(found) == local.num_packs > 8
-    for number, pack in enumerate(found):
-        assert pack.pack_id == number
-        ids, expected = (each.joined()["input_ids"] for each in (pack, wanted[number]))
-        assert ids.tolist() == expected.tolist()
-    assert store.read(".parquet") == 0  # the copies are shared

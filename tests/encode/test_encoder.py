@@ -14,9 +14,9 @@ import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
 from counting import count_row
+from family_talks import record
 from PIL import Image
 from processors import FEW_RANKS, qwen_folders
-from random_records import record
 from transformers import AutoProcessor, AutoTokenizer
 
 from packidx.encode import ProcessorEncoder

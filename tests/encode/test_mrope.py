@@ -17,9 +17,8 @@ from family_processors_qwen import (
     qwen_counter,
     qwen_processor,
 )
-from family_talks import info_of, run_processor
+from family_talks import info_of, record, run_processor
 from processors import qwen_folders
-from random_records import record
 
 from packidx.encode import ProcessorEncoder
 from packidx.encode.positions import mrope_positions

@@ -12,12 +12,13 @@ from typing import Any
 
 import family_processors as families
 import family_processors_tiles as tiles
+import family_talks
 import orjson
 import pyarrow.parquet as pq
 import pytest
+from counting import Length, lengths
 from every_processor import build, processor_classes
 from PIL import Image
-from rungs import Length, lengths
 from transformers import AutoProcessor, AyaVisionProcessor, GotOcr2ImageProcessor
 
 from packidx import estimate_lengths
@@ -154,8 +155,13 @@ def test_lengths_and_samples_are_the_processors_whatever_they_depend_on(
     files = changed(folder, kind)
     rng, talks = random.Random(2), []
     for number in range(40):
-        messages = tiles.conversation(rng, ["image"] * [0, 1, 1, 2, 3, 13][number % 6], 5)
-        talks.append(parse({"messages": messages}))
+        sizes = [(rng.randrange(5, 300), rng.randrange(5, 300)) for _ in range(13)]
+        images = [Media("image", Image.new("RGB", size)) for size in sizes]
+        parts = [family_talks.words(rng), *images[: [0, 1, 1, 2, 3, 13][number % 6]]]
+        rng.shuffle(parts)
+        asked = Turn("user", tuple(parts), text_as_list=True)
+        said_so = Turn("assistant", (family_talks.answer(rng),), text_as_list=True)
+        talks.append(Conversation((asked, said_so)))
     counted = lengths(files, talks)
     for each, tokens in zip(counted, real_lengths(files, talks), strict=True):
         if isinstance(each, BadRecord):  # an answer that the processor changes has no labels

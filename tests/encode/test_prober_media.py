@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from clips import decode, write_clip
+from clips import decode, write_clip, write_sound
+from counting import Length, lengths
 from every_processor import build
 from every_processor.real import real_length
 from PIL import Image
 from reading import open_media
-from rungs import Length, lengths
-from sounds import write_sound
 
 from packidx import estimate_lengths, plan_packs
 from packidx.encode import ProcessorEncoder

@@ -13,11 +13,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from export_files import contents
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from record_files import WRITERS
+from record_files import WRITERS, contents
 
 from packidx import open_index, plan_packs
 from packidx.encode import ProcessorEncoder

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from clips import write_sound
 from record_files import tar_of
-from sounds import write_sound
 
 from packidx import estimate_lengths
 

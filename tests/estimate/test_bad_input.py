@@ -41,9 +41,8 @@ from bad_input import (
     says,
     turned,
 )
-from clips import write_clip
+from clips import write_clip, write_sound
 from reading import open_media, read_row
-from sounds import write_sound
 
 from packidx.encode import ProcessorEncoder
 from packidx.errors import BadRecord

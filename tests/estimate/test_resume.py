@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from dying import dying, statuses
-from export_files import contents
+from record_files import contents
 
 from packidx.errors import OptionError
 from packidx.estimate import LengthsSummary, estimate_lengths, tasks

@@ -5,30 +5,24 @@ What Energon makes of it is tested in its own environment: tests/energon.
 
 from __future__ import annotations
 
-import io
 import json
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
 from click.testing import CliRunner
-from export_files import contents
 from packidx_cli.main import cli
-from PIL import Image
+from record_files import contents
 from tar_chats import CHATS, dumped, members_of, picture, put, turns
 
 from packidx import estimate_lengths, open_index, plan_packs
-from packidx.encode import ProcessorEncoder
 from packidx.errors import OptionError, PackidxError
 from packidx.export import energon
 from packidx.export.energon import as_energon_names, export_energon, record_in_words
 from packidx.io.ranges import Extent
 from packidx.records.containers.base import Locator, Record
 from packidx.records.read import RecordReader, parse
-from packidx.torch import PackedDataset
 
 Line = dict[str, Any]
 
@@ -83,45 +77,6 @@ def test_lines_are_the_index(index: Path, tmp_path: Path) -> None:
         "packs.jsonl",
         "packs.jsonl.idx",
     }
-
-
-def fill(sample: Line, content: dict[str, bytes]) -> Line:
-    """The sample's record with its media in their places, as a task encoder puts them there."""
-    names = iter(sample["media"])
-    for message in sample["json"]["messages"]:
-        for part in message["content"] if isinstance(message["content"], list) else []:
-            if part["type"] == "image":
-                part["image"] = Image.open(io.BytesIO(content[next(names)]))
-    return dict(sample["json"])
-
-
-@pytest.mark.slow
-def test_encoded_lines_are_what_the_reader_builds(tmp_path: Path, processors: Path) -> None:
-    """Token by token, cut samples included: the text of a line is all that lengths are made of."""
-    chat = turns("Tell me. ", "It is so. " * 80)
-    long = [("long.json", dumped({"messages": chat}))]
-    put(tmp_path / "tars" / "a.tar", members_of("conversations") + long)
-    processor = str(processors / "qwen2.5-vl")
-    estimate_lengths(str(tmp_path / "tars"), tmp_path / "l", processor=processor, workers=1)
-    plan_packs(tmp_path / "l", tmp_path / "index", capacity=150, on_long="split")
-    export_energon(tmp_path / "index", tmp_path / "out", workers=1)
-    with tarfile.open(tmp_path / "tars" / "a.tar") as archive:
-        content = {one.name: archive.extractfile(one).read() for one in archive}  # type: ignore
-    encoder = ProcessorEncoder(processor)
-    dataset = PackedDataset(tmp_path / "index", encoder)
-    lines = lines_of(tmp_path / "out")
-    assert len(lines) == len(dataset) > 5
-    pieces = set()
-    for line in lines:
-        ids = []
-        for sample in line["samples"]:
-            start = sample.get("token_start", 0)
-            encoded = encoder(fill(sample, content))["input_ids"]
-            ids.append(encoded[start : start + sample["token_len"]])
-            pieces.add(sample.get("piece", 0))
-            assert ("piece" in sample) == ("token_start" in sample) == (start > 0)
-        assert torch.equal(torch.cat(ids), dataset[line["pack_id"]].joined()["input_ids"])
-    assert len(pieces) >= 2
 
 
 def member(name: str) -> Extent:

@@ -8,9 +8,7 @@ import base64
 import io
 import json
 import os
-import random
 import shutil
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,11 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from clips import write_clip
-from dying import dying, statuses
-from export_files import contents, picture
 from object_store import URL, Store
 from PIL import Image
-from record_files import tar_of
+from record_files import contents, picture, tar_of
 from webdataset import tariterators
 
 from packidx import estimate_lengths, open_index, plan_packs
@@ -290,34 +286,6 @@ def test_media_that_have_changed_are_not_exported(
     with pytest.raises(ChangedSource, match="is not the one that was counted"):
         export_wds(tmp_path / "index", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-DYING = dying("import packidx.export.wds, packidx.records.shards, webdataset")
-
-
-def test_an_export_that_is_killed_starts_again(many: Index, tmp_path: Path) -> None:
-    """Killed before changes to the disk: nothing or the whole export is there."""
-    root, chance = tmp_path / "exports", random.Random(1)
-    root.mkdir()
-    export_wds(many, tmp_path / "whole", max_size="100KB")
-    expected = contents(tmp_path / "whole")
-    arguments = ["export", "wds", many.path, "-o", str(root / "out"), "--max-size", "100KB"]
-    arguments += ["--workers", "1", "--quiet"]
-    kills = 0
-
-    def tasks() -> Iterator[list[Any]]:
-        number = 0
-        while True:
-            yield [number, str(root), arguments]
-            number += chance.randrange(1, 3)
-
-    for status in statuses(DYING, tasks()):
-        assert contents(root / "out") in ({}, expected)
-        if status == 0 or (root / "out").exists():  # only its hidden folder may be left
-            break
-        assert status == -signal.SIGKILL
-        kills += 1
-    assert kills >= 10 and contents(root / "out") == expected
 
 
 def test_an_export_into_a_store_has_the_bytes_of_a_local_one(

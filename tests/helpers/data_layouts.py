@@ -1,6 +1,6 @@
 """Data as people have it: for each row of docs/data.md a writer of such files, and what is read.
 
-A layout is one entry of `LAYOUTS`. Its command stands in docs/data.md alone, in the row of its
+A layout is one of `LAYOUTS`. Its command stands in docs/data.md alone, in the row of its
 name; the test runs it in the folder that the writer has written to.
 """
 
@@ -35,6 +35,19 @@ class DataLayout:
     samples: Sequence[str]
     """What each sample says, in order: ``[[`` and ``]]`` around what is trained on, ``<image>``
     for an image with the words around it."""
+
+
+LAYOUTS: list[DataLayout] = []
+
+
+def layout(name: str, samples: Sequence[str]) -> Callable[[Callable[[Path], Any]], Any]:
+    """A decorator of a writer: its layout is one of `LAYOUTS`."""
+
+    def add(write: Callable[[Path], Any]) -> Any:
+        LAYOUTS.append(DataLayout(name, write, samples))
+        return write
+
+    return add
 
 
 def chat(*texts: str, system: str = SYSTEM) -> str:
@@ -79,8 +92,27 @@ def parquet(folder: Path, name: str, *records: dict[str, Any]) -> None:
 HUMAN = {"from": "human", "value": "<image>\nWhat is it?"}
 GPT = {"from": "gpt", "value": "A cat."}
 ASKED = "<image>\nWhat is it?"
+ODD = ["  \n", "漢字 <image> é\u0301", "<|im_start|>user"]
+END = "<|im_end|>]]"
+"""Behind a document: this tokenizer's eos_token."""
+DOCUMENTS = [
+    f"It[[ was.{END}",
+    f"  \n[[{END}",
+    f"漢[[字 <image> é\u0301{END}",
+    f"<|im_start|>[[user{END}",
+]
+ONE = chat(ASKED, "A cat.")
+FIRST = chat("<image>What is it?", "A cat.")
 
 
+@layout(
+    "ShareGPT",
+    [
+        chat(ASKED, "A cat.", "And 漢字?", "No."),
+        chat("And 漢字?", "No."),
+        chat(ASKED, "A cat.", "And 漢字?", "No."),
+    ],
+)
 def sharegpt(folder: Path) -> None:
     put_images(folder, "a.png", "b.png")
     turns = [HUMAN, GPT, {"from": "human", "value": "And 漢字?"}, {"from": "gpt", "value": "No."}]
@@ -92,6 +124,18 @@ def sharegpt(folder: Path) -> None:
     (folder / "chats.json").write_text(json.dumps(records))
 
 
+@layout(
+    "OpenAI",
+    [
+        FIRST,
+        chat(
+            "<image>What is it?<image>",
+            "A cat.",
+            system="<|im_start|>system\nBe brief.<|im_end|>\n",
+        ),
+        chat("Hello", "A cat."),
+    ],
+)
 def openai(folder: Path) -> None:
     put_images(folder, "a.png", "b.png")
     content = [{"type": "image", "image": "a.png"}, {"type": "text", "text": "What is it?"}]
@@ -107,6 +151,7 @@ def openai(folder: Path) -> None:
     )
 
 
+@layout("messages in Parquet", [ONE, chat(ASKED, "A dog.")])
 def trl(folder: Path) -> None:
     asked = {"role": "user", "content": ASKED}
     records = [
@@ -119,17 +164,20 @@ def trl(folder: Path) -> None:
     parquet(folder, "train-00000-of-00001.parquet", *records)
 
 
+@layout("turns as JSON text", [ONE])
 def cells(folder: Path) -> None:
     put_images(folder, "a.png")
     table(folder, "table.csv", "image,conversations", ["a.png", json.dumps([HUMAN, GPT])])
 
 
+@layout("names of their own", [ONE])
 def own_names(folder: Path) -> None:
     put_images(folder, "a.png")
     turns = [{"who": "U", "text": ASKED}, {"who": "A", "text": "A cat."}]
     lines(folder, "own.jsonl", {"chat": turns, "pics": ["a.png"]})
 
 
+@layout("WebDataset", [FIRST, FIRST])
 def webdataset(folder: Path) -> None:
     members = []
     for number in range(2):
@@ -139,12 +187,14 @@ def webdataset(folder: Path) -> None:
     (folder / "shard-000000.tar").write_bytes(tar_of(members))
 
 
+@layout("LoongForge", [ONE])
 def loongforge(folder: Path) -> None:
     put_images(folder, "a.png")
     texts = {"prompts": [ASKED], "captions": ["A cat."]}
     lines(folder, "texts.jsonl", {"texts": texts, "media_files": ["a.png"], "media_type": "image"})
 
 
+@layout("saved by `datasets`", [chat("Hi", "Hello.")])
 def saved(folder: Path) -> None:
     import datasets
 
@@ -159,12 +209,21 @@ def saved(folder: Path) -> None:
     datasets.Dataset.from_list(records).save_to_disk(folder / "saved")
 
 
+@layout("question, answer", [FIRST, chat('<image>Is it "so", é?', "Yes.\nIt is.")])
 def vqa(folder: Path) -> None:
     put_images(folder, "a.png", "b.png")
     rows = [["a.png", "What is it?", "A cat."], ["b.png", 'Is it "so", é?', "Yes.\nIt is."]]
     table(folder, "vqa.csv", "image,question,answer", *rows)
 
 
+@layout(
+    "prompt, response",
+    [
+        chat("<image><image>What is it?", "A cat."),
+        chat("And <image> this?", "A dog."),
+        chat("Hello", "Hi."),
+    ],
+)
 def prompts(folder: Path) -> None:
     put_images(folder, "a.png", "b.png")
     lines(
@@ -176,6 +235,15 @@ def prompts(folder: Path) -> None:
     )
 
 
+@layout(
+    "Alpaca",
+    [
+        chat("Describe it.\nBriefly.", "A cat."),
+        chat("<image>Describe it.", "A cat."),
+        chat("<image>From here to <image>?", "Far."),
+        chat("Hi", "Hello.", "More.", "No."),
+    ],
+)
 def alpaca(folder: Path) -> None:
     put_images(folder, "a.png", "b.png")
     two = ["a.png", "b.png"]
@@ -188,11 +256,13 @@ def alpaca(folder: Path) -> None:
     (folder / "alpaca.json").write_text(json.dumps(records))
 
 
+@layout("captions in a table", [chat("<image>", "A cat."), chat("<image>", "Ein Häuschen")])
 def captions(folder: Path) -> None:
     put_images(folder, "a.png", "b.png")
     table(folder, "captions.csv", "image,caption", ["a.png", "A cat."], ["b.png", "Ein Häuschen"])
 
 
+@layout("tokens", ["Hello[[, world]]", "Hello,[[ world]]", "Hello[[, world]]"])
 def tokens(folder: Path) -> None:
     lines(
         folder,
@@ -203,6 +273,14 @@ def tokens(folder: Path) -> None:
     )
 
 
+@layout(
+    "FineVision, The Cauldron",
+    [
+        chat("<image>What is it?", "A cat.", "And this?", " "),
+        chat("Both <image> and <image>?", "Yes."),
+        chat("Hello", "Hi."),
+    ],
+)
 def finevision(folder: Path) -> None:
     def record(*images: bytes, **pairs: str) -> dict[str, Any]:
         texts = [{"user": u, "assistant": a, "source": "x"} for u, a in pairs.items()]
@@ -218,6 +296,7 @@ def finevision(folder: Path) -> None:
     )
 
 
+@layout("captions in tars", [chat("<image>", "A cat."), chat("<image>", "Ein Häuschen\n")])
 def tar_captions(folder: Path) -> None:
     members = []
     for number, caption in enumerate(("A cat.", "Ein Häuschen\n")):
@@ -230,6 +309,7 @@ def tar_captions(folder: Path) -> None:
     (folder / "00000.tar").write_bytes(tar_of(members))
 
 
+@layout("LAION, img2dataset's Parquet", [chat("<image>", "A cat."), chat("<image>", "é")])
 def laion(folder: Path) -> None:
     row = {"url": "http://x/a.jpg", "key": "000", "status": "success", "error_message": None}
     row |= {"width": 60, "height": 80, "original_width": 600, "exif": "{}", "sha256": "0"}
@@ -237,6 +317,7 @@ def laion(folder: Path) -> None:
     parquet(folder, "00000.parquet", *rows)
 
 
+@layout("imagefolder", [chat("<image><image>Same?", "No.")])
 def imagefolder(folder: Path) -> None:
     for name in ("train", "test"):
         put_images(folder / "photos" / name, "a.png", "deep/b.png")
@@ -247,9 +328,15 @@ def imagefolder(folder: Path) -> None:
     lines(folder / "photos" / "train", "metadata.jsonl", {"images_file_names": names, **asked})
 
 
-ODD = ["  \n", "漢字 <image> é\u0301", "<|im_start|>user"]
-
-
+@layout(
+    "several answers",
+    [
+        chat("What is it?", "A cat."),
+        chat("How many?", "2"),
+        chat("Which?", "A cat."),
+        chat("As JSON?", '["A cat."]'),
+    ],
+)
 def answers(folder: Path) -> None:
     lines(
         folder,
@@ -261,23 +348,35 @@ def answers(folder: Path) -> None:
     )
 
 
+@layout("VQAv2", [chat("What is it?", "A cat.")])
 def vqa2(folder: Path) -> None:
     answers = [{"answer": said, "answer_confidence": "yes"} for said in ("A cat.", "cat", "A pet.")]
     record = {"question": "What is it?", "answers": answers, "multiple_choice_answer": "A cat."}
     lines(folder, "vqa2.jsonl", record)
 
 
+@layout("choices", [chat("Which?\nA. cat\nB. dog", said) for said in ("B", "A")])
 def choices(folder: Path) -> None:
     asked = {"question": "Which?", "choices": ["cat", "dog"]}
     lines(folder, "choices.jsonl", {**asked, "answer": 1}, {**asked, "answer": 0})
 
 
+@layout("choices in a TSV", [chat("<image>Which?\nA. cat\nB. dog", "B")])
 def mmbench(folder: Path) -> None:
     image = base64.b64encode(png(1)).decode()
     rows = ["index\timage\tquestion\tA\tB\tanswer", f"7\t{image}\tWhich?\tcat\tdog\tB"]
     (folder / "bench.tsv").write_text("\n".join(rows))
 
 
+@layout(
+    "prompt and completion as turns",
+    [
+        chat("Hi", "Hello."),
+        chat("Hi", "Hello.", "<image>What is it?", "A cat.").replace(
+            "[[Hello.<|im_end|>]]", "Hello.<|im_end|>"
+        ),
+    ],
+)
 def prompt_turns(folder: Path) -> None:
     asked = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]
     put_images(folder, "a.png")
@@ -295,6 +394,9 @@ def prompt_turns(folder: Path) -> None:
     )
 
 
+@layout(
+    "OpenOrca", [chat("What is it?", "A cat.", system="<|im_start|>system\nBe brief.<|im_end|>\n")]
+)
 def orca(folder: Path) -> None:
     lines(
         folder,
@@ -303,6 +405,7 @@ def orca(folder: Path) -> None:
     )
 
 
+@layout("a video's frames", [chat("<video>\nWhat is it?", "A cat.")])
 def frames(folder: Path) -> None:
     for number in range(2, 12, 2):
         put_images(folder, f"clip/frame{number}.png")
@@ -311,6 +414,7 @@ def frames(folder: Path) -> None:
     lines(folder, "frames.jsonl", {"messages": turns, "videos": ["clip"]})
 
 
+@layout("several images a row", [chat("<image><image>What is it?", "A cat."), FIRST])
 def several_images(folder: Path) -> None:
     held = [{"bytes": png(number), "path": f"{number}.png"} for number in range(2)]
     asked = {"question": "What is it?", "answer": "A cat."}
@@ -318,6 +422,7 @@ def several_images(folder: Path) -> None:
     parquet(folder, "images.parquet", first, {**asked, "image_1": held[0], "image_2": None})
 
 
+@layout("COCO", [chat("<image>", said) for said in ("A dog.", "A cat.", "Two.")])
 def coco(folder: Path) -> None:
     put_images(folder, "a.png", "b.png")
     images = [{"id": 7, "file_name": "a.png", "height": 80}, {"id": 9, "file_name": "b.png"}]
@@ -329,6 +434,7 @@ def coco(folder: Path) -> None:
     (folder / "captions_train.json").write_text(json.dumps(held))
 
 
+@layout("records in an object", [FIRST, FIRST])
 def in_an_object(folder: Path) -> None:
     put_images(folder, "a.png")
     record = {"question": "What is it?", "answer": "A cat.", "image": "a.png"}
@@ -337,27 +443,40 @@ def in_an_object(folder: Path) -> None:
     )
 
 
+@layout("documents", DOCUMENTS)
 def documents(folder: Path) -> None:
     records = [{"text": text, "id": number} for number, text in enumerate(["It was.", *ODD])]
     lines(folder, "docs.jsonl", *records)
 
 
+@layout("documents in Parquet", DOCUMENTS[::2])
 def documents_in_parquet(folder: Path) -> None:
     row = {"id": "<urn:uuid:1>", "url": "http://x/a.html", "language_score": 0.9}
     rows = [{"text": text, **row} for text in ("It was.", ODD[1])]
     parquet(folder, "000_00000.parquet", *rows)
 
 
+@layout("documents of another name", [f"def[[ f():\n    pass\n{END}"])
 def other_name(folder: Path) -> None:
     lines(folder, "code.jsonl", {"content": "def f():\n    pass\n", "lang": "Python"})
 
 
+@layout("documents in tars", [f"It[[ was.{END}", f"Ze[[ile\r\né{END}"])
 def tar_documents(folder: Path) -> None:
     texts = ["It was.", "Zeile\r\né"]
     members = [(f"{number}.txt", text.encode()) for number, text in enumerate(texts)]
     (folder / "docs.tar").write_bytes(tar_of(members))
 
 
+@layout(
+    "OBELICS",
+    [
+        f"One[[:]]<image>[[Two.\n\n{END}",
+        f"<image><image>[[ end]]<image>[[{END}",
+        f"Al[[one{END}",
+        f"<image>[[é{END}",
+    ],
+)
 def obelics(folder: Path) -> None:
     put_images(folder, "a.png", "b.png")
     lines(
@@ -370,6 +489,13 @@ def obelics(folder: Path) -> None:
     )
 
 
+@layout(
+    "MMC4",
+    [
+        f"<image>[[One. ]]<image><image>[[Two.{END}",
+        f"One[[.  Two.{END}",
+    ],
+)
 def mmc4(folder: Path) -> None:
     put_images(folder, "a.png", "b.png")
     image = {"raw_url": "http://x/a.png", "matched_sim": 0.3, "face_detections": None}
@@ -386,158 +512,80 @@ def mmc4(folder: Path) -> None:
     )
 
 
-END = "<|im_end|>]]"
-"""Behind a document: this tokenizer's eos_token."""
-DOCUMENTS = [
-    f"It[[ was.{END}",
-    f"  \n[[{END}",
-    f"漢[[字 <image> é\u0301{END}",
-    f"<|im_start|>[[user{END}",
-]
-ONE = chat(ASKED, "A cat.")
-FIRST = chat("<image>What is it?", "A cat.")
+USER = {"role": "user", "content": "Which?"}
+GOOD = {"role": "assistant", "content": "This."}
+BAD = {"role": "assistant", "content": "That 漢字."}
 
-LAYOUTS = [
-    DataLayout(
-        "ShareGPT",
-        sharegpt,
-        [
-            chat(ASKED, "A cat.", "And 漢字?", "No."),
-            chat("And 漢字?", "No."),
-            chat(ASKED, "A cat.", "And 漢字?", "No."),
-        ],
-    ),
-    DataLayout(
-        "OpenAI",
-        openai,
-        [
-            FIRST,
-            chat(
-                "<image>What is it?<image>",
-                "A cat.",
-                system="<|im_start|>system\nBe brief.<|im_end|>\n",
-            ),
-            chat("Hello", "A cat."),
-        ],
-    ),
-    DataLayout("messages in Parquet", trl, [ONE, chat(ASKED, "A dog.")]),
-    DataLayout("turns as JSON text", cells, [ONE]),
-    DataLayout("names of their own", own_names, [ONE]),
-    DataLayout("WebDataset", webdataset, [FIRST, FIRST]),
-    DataLayout("LoongForge", loongforge, [ONE]),
-    DataLayout("saved by `datasets`", saved, [chat("Hi", "Hello.")]),
-    DataLayout(
-        "several answers",
-        answers,
-        [
-            chat("What is it?", "A cat."),
-            chat("How many?", "2"),
-            chat("Which?", "A cat."),
-            chat("As JSON?", '["A cat."]'),
-        ],
-    ),
-    DataLayout("VQAv2", vqa2, [chat("What is it?", "A cat.")]),
-    DataLayout(
-        "choices",
-        choices,
-        [chat("Which?\nA. cat\nB. dog", said) for said in ("B", "A")],
-    ),
-    DataLayout("choices in a TSV", mmbench, [chat("<image>Which?\nA. cat\nB. dog", "B")]),
-    DataLayout(
-        "prompt and completion as turns",
-        prompt_turns,
-        [
-            chat("Hi", "Hello."),
-            chat("Hi", "Hello.", "<image>What is it?", "A cat.").replace(
-                "[[Hello.<|im_end|>]]", "Hello.<|im_end|>"
-            ),
-        ],
-    ),
-    DataLayout(
-        "OpenOrca",
-        orca,
-        [chat("What is it?", "A cat.", system="<|im_start|>system\nBe brief.<|im_end|>\n")],
-    ),
-    DataLayout("a video's frames", frames, [chat("<video>\nWhat is it?", "A cat.")]),
-    DataLayout(
-        "several images a row",
-        several_images,
-        [chat("<image><image>What is it?", "A cat."), FIRST],
-    ),
-    DataLayout("records in an object", in_an_object, [FIRST, FIRST]),
-    DataLayout("COCO", coco, [chat("<image>", said) for said in ("A dog.", "A cat.", "Two.")]),
-    DataLayout(
-        "question, answer",
-        vqa,
-        [FIRST, chat('<image>Is it "so", é?', "Yes.\nIt is.")],
-    ),
-    DataLayout(
-        "prompt, response",
-        prompts,
-        [
-            chat("<image><image>What is it?", "A cat."),
-            chat("And <image> this?", "A dog."),
-            chat("Hello", "Hi."),
-        ],
-    ),
-    DataLayout(
-        "Alpaca",
-        alpaca,
-        [
-            chat("Describe it.\nBriefly.", "A cat."),
-            chat("<image>Describe it.", "A cat."),
-            chat("<image>From here to <image>?", "Far."),
-            chat("Hi", "Hello.", "More.", "No."),
-        ],
-    ),
-    DataLayout(
-        "captions in a table",
-        captions,
-        [chat("<image>", "A cat."), chat("<image>", "Ein Häuschen")],
-    ),
-    DataLayout(
-        "FineVision, The Cauldron",
-        finevision,
-        [
-            chat("<image>What is it?", "A cat.", "And this?", " "),
-            chat("Both <image> and <image>?", "Yes."),
-            chat("Hello", "Hi."),
-        ],
-    ),
-    DataLayout(
-        "captions in tars",
-        tar_captions,
-        [chat("<image>", "A cat."), chat("<image>", "Ein Häuschen\n")],
-    ),
-    DataLayout(
-        "LAION, img2dataset's Parquet", laion, [chat("<image>", "A cat."), chat("<image>", "é")]
-    ),
-    DataLayout(
-        "imagefolder",
-        imagefolder,
-        [chat("<image><image>Same?", "No.")],  # of the train split
-    ),
-    DataLayout("documents", documents, DOCUMENTS),
-    DataLayout("documents in Parquet", documents_in_parquet, DOCUMENTS[::2]),
-    DataLayout("documents of another name", other_name, [f"def[[ f():\n    pass\n{END}"]),
-    DataLayout("documents in tars", tar_documents, [f"It[[ was.{END}", f"Ze[[ile\r\né{END}"]),
-    DataLayout(
-        "OBELICS",
-        obelics,
-        [
-            f"One[[:]]<image>[[Two.\n\n{END}",
-            f"<image><image>[[ end]]<image>[[{END}",
-            f"Al[[one{END}",
-            f"<image>[[é{END}",
-        ],
-    ),
-    DataLayout(
-        "MMC4",
-        mmc4,
-        [
-            f"<image>[[One. ]]<image><image>[[Two.{END}",
-            f"One[[.  Two.{END}",
-        ],
-    ),
-    DataLayout("tokens", tokens, ["Hello[[, world]]", "Hello,[[ world]]", "Hello[[, world]]"]),
-]
+
+_BRIEF = "<|im_start|>system\nBe brief.<|im_end|>\n"
+
+
+@layout(
+    "TRL, texts",
+    [
+        chat("Which?", "This."),
+        chat("<image>Which?", "This."),
+        chat("Which?\nSay.", "This.", system=_BRIEF),
+    ],
+)
+def trl_texts(folder: Path) -> None:
+    put_images(folder, "a.png")
+    sides = {"chosen": "This.", "rejected": "That."}
+    lines(
+        folder,
+        "texts.jsonl",
+        {"prompt": "Which?", **sides},
+        {"image": "a.png", "question": "Which?", **sides},
+        {"instruction": "Which?", "input": "Say.", **sides, "system": "Be brief."},
+    )
+
+
+@layout("TRL, turns", [chat("<image>Which?", "That 漢字."), chat("<image>Which?", "This.")])
+def trl_turns(folder: Path) -> None:
+    content = [{"type": "image", "text": None}, {"type": "text", "text": "Which?"}]
+    asked = [{"role": "user", "content": content}]
+    said = [[{"type": "text", "text": str(turn["content"])}] for turn in (GOOD, BAD)]
+    good, bad = ([{"role": "assistant", "content": parts}] for parts in said)
+    images = [{"bytes": png(), "path": None}]
+    record: dict[str, Any] = {"prompt": asked, "chosen": good, "rejected": bad, "images": images}
+    parquet(folder, "turns.parquet", record, {**record, "chosen": bad, "rejected": good})
+
+
+@layout(
+    "TRL, conversations", [chat("Which?", "That 漢字.")] * 3 + [chat(*["Which?", "That 漢字."] * 2)]
+)
+def trl_conversations(folder: Path) -> None:
+    more = [USER, BAD, USER]
+    lines(
+        folder,
+        "whole.jsonl",
+        {"chosen": [USER, GOOD], "rejected": [USER, BAD]},
+        {"prompt": "Which?", "chosen": [USER, GOOD], "rejected": [USER, BAD]},
+        {"messages": [USER, GOOD], "chosen": [USER, GOOD], "rejected": [USER, BAD]},
+        {"chosen": [*more, GOOD], "rejected": [*more, BAD]},
+    )
+
+
+@layout("LLaMA-Factory's pairs", [chat(ASKED, "This.")])
+def llama_factory(folder: Path) -> None:
+    put_images(folder, "a.png")
+    record = {
+        "conversations": [{"from": "human", "value": "<image>\nWhat is it?"}],
+        "chosen": {"from": "gpt", "value": "This."},
+        "rejected": {"from": "gpt", "value": "That."},
+    }
+    (folder / "ranking.json").write_text(json.dumps([{**record, "images": ["a.png"]}]))
+
+
+@layout(
+    "ms-swift's pairs",
+    [chat("Which?", "That."), chat("Which?", "That 漢字."), chat("Which?", "That.")],
+)
+def ms_swift(folder: Path) -> None:
+    lines(
+        folder,
+        "swift.jsonl",
+        {"messages": [USER, GOOD], "rejected_response": "That."},
+        {"messages": [USER, GOOD], "rejected_messages": [USER, BAD]},
+        {"prompt": "Which?", "response": "This.", "rejected_response": "That."},
+    )

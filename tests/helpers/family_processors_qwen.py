@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torchvision_cpu  # noqa: F401
+from family_talks import image, text
 from processors import FEW_RANKS, qwen_folders, trl_template
-from random_records import image, text
 from transformers import AutoProcessor
 from transformers.video_utils import load_video
 

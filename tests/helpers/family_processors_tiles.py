@@ -7,15 +7,12 @@ for its own tokenizer, which cannot be had offline.
 
 from __future__ import annotations
 
-import random
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torchvision_cpu  # noqa: F401  (before transformers)
-from PIL import Image
 from processors import FEW_RANKS, qwen_folders, trl_template
+from tokenizers import AddedToken
 from transformers import (
     AutoTokenizer,
     Gemma3ImageProcessor,
@@ -38,8 +35,6 @@ from transformers.models.clip.image_processing_clip import CLIPImageProcessor
 
 from packidx.encode.loading import load_processor
 from packidx.processor.assemble import ProcessorFiles
-from packidx.processor.counter import ConversationCounter
-from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
 
 LLAVA_ONEVISION = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + ' '}}"
@@ -106,7 +101,8 @@ def tokenizer(tmp: Path, tokens: list[str], named: dict[str, str] | None = None)
     """Qwen's tokenizer with a family's special tokens; `named` ones become attributes, too."""
     folder = qwen_folders(tmp, FEW_RANKS)["qwen2.5-vl"]
     made = AutoTokenizer.from_pretrained(folder, extra_special_tokens=named or {})
-    made.add_special_tokens({"additional_special_tokens": tokens})
+    added = [AddedToken(token, special=True, normalized=False) for token in tokens]
+    made.add_special_tokens({"additional_special_tokens": added})
     return made
 
 
@@ -226,128 +222,7 @@ def smolvlm(tmp: Path, side: int = 512, fps: float = 1, max_frames: int = 64) ->
     )
 
 
-# -- conversations ---------------------------------------------------------------------------------
-
-TEXTS = [
-    *("What is this?", "\nWhat\n", "\n\n\nwhere", "why \n\n", " a ", "\n", "  ", "漢字と\n\n한글"),
-    *(
-        "العربية",
-        "naïve e\u0301",
-        "🙂🇩🇪",
-        "\t\nx",
-        "end.\n",
-        "1\n2\n3",
-        "<|im_end|>",
-        "<image",
-        "[IMG",
-    ),
-]
-SIZES = [(1, 1), (1, 40), (40, 1), (13, 17), (56, 56), (57, 99), (336, 336), (97, 333), (300, 30)]
-
-
-def picture(rng: random.Random, largest: int = 400, least: int = 1) -> Image.Image:
-    size = rng.choice([*SIZES, (rng.randrange(2, largest), rng.randrange(2, largest))])
-    return Image.new("RGB", (max(size[0], least), max(size[1], least)))
-
-
-def clip(rng: random.Random, longest: int = 40) -> np.ndarray:
-    height, width = rng.randrange(20, 60), rng.randrange(20, 60)
-    return np.zeros((rng.randrange(4, longest), height, width, 3), np.uint8)
-
-
-def conversation(rng: random.Random, kinds: list[str], least: int = 1) -> list[dict[str, Any]]:
-    """Messages whose content is a list of parts; media of `kinds` in the users' turns.
-
-    Args:
-        least: pixels that an image has on each side.
-    """
-    turns: list[dict[str, Any]] = []
-    if rng.random() < 0.3:
-        turns.append({"role": "system", "content": [_text(rng)]})
-    rounds = rng.randrange(1, 4)
-    places = [rng.randrange(rounds) for _ in kinds]
-    for number in range(rounds):
-        parts: list[dict[str, Any]] = [_text(rng) for _ in range(rng.randrange(1, 3))]
-        for kind, place in zip(kinds, places, strict=True):
-            if place == number:
-                medium = picture(rng, least=least) if kind == "image" else clip(rng)
-                parts.insert(rng.randrange(len(parts) + 1), {"type": kind, kind: medium})
-        turns.append({"role": "user", "content": parts})
-        turns.append({"role": "assistant", "content": [_text(rng)]})
-    return turns
-
-
-def _text(rng: random.Random) -> dict[str, str]:
-    return {"type": "text", "text": "".join(rng.choices(TEXTS, k=rng.randrange(1, 4)))}
-
-
-# -- what packidx makes of them --------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Counted:
-    """Counts of a sample's media of one kind."""
-
-    grids: np.ndarray
-    tokens: np.ndarray
-    patches: np.ndarray
-
-
-_counters: list[ConversationCounter] = []
-
-
-def _counter(files: ProcessorFiles) -> ConversationCounter:
-    """The same one for the same files: it learns the template and the vocabulary once."""
-    if not _counters or _counters[0].files is not files:
-        _counters[:] = [ConversationCounter(files)]
-    return _counters[0]
-
-
-def counted(
-    files: ProcessorFiles, messages: list[dict[str, Any]], fps: float | None = None
-) -> tuple[list[int], Counted, Counted]:
-    """Token ids, and the counts of the images and of the videos."""
-    turns = [
-        Turn(message["role"], tuple(_part(part) for part in message["content"]))
-        for message in messages
-    ]
-    talk = Conversation(tuple(turns))
-    counter = _counter(files)
-    counts = counter.count([talk], [[_info(medium, fps) for medium in talk.media]])
-    for error in counts.errors.values():
-        raise error
-    media = counts.media
-    columns = (media.grid, media.tokens, media.patches)
-    images, videos = (
-        Counted(*(column[media.kind == kind] for column in columns)) for kind in range(2)
-    )
-
-    ids: list[int] = counter.tokens_of(talk, media).ids.tolist()
-    assert counts.length[0] == len(ids)
-    known = np.concatenate([images.patches, videos.patches])
-    assert counts.vision_patches[0] == (-1 if (known < 0).any() else known.sum())
-    return ids, images, videos
-
-
-def _part(part: dict[str, Any]) -> str | Media:
-    kind = part["type"]
-    return part["text"] if kind == "text" else Media(kind, part[kind])
-
-
-def _info(medium: Media, fps: float | None) -> MediaInfo:
-    if medium.kind == "image":
-        return MediaInfo(medium.ref.height, medium.ref.width)
-    num_frames, height, width = medium.ref.shape[:3]
-    return MediaInfo(height, width, num_frames, fps)
-
-
 def saved(processor: Any, folder: Path) -> ProcessorFiles:
     """What packidx reads of a processor's folder."""
     processor.save_pretrained(folder)
     return load_processor(folder)
-
-
-def real_ids(outputs: Any) -> list[int]:
-    """The ids of one sample among a processor's outputs."""
-    ids = outputs["input_ids"][0]
-    return ids.tolist() if hasattr(ids, "tolist") else list(ids)

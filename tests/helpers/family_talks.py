@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from random_records import MODES, text
 
 from packidx.encode import ProcessorEncoder
 from packidx.encode.loading import load_processor
@@ -155,6 +154,16 @@ def count(folder: Path, talks: Sequence[Conversation]) -> Counts:
     return counts
 
 
+def counted(counter: ConversationCounter, talk: Conversation) -> tuple[list[int], Counts]:
+    """Token ids of a conversation as packidx counts them, and its counts."""
+    counts = counter.count([talk], [[info_of(medium) for medium in talk.media]])
+    for error in counts.errors.values():
+        raise error
+    ids: list[int] = counter.tokens_of(talk, counts.media).ids.tolist()
+    assert counts.length[0] == len(ids)
+    return ids, counts
+
+
 def media_differences(ids: list[int], feature_ids: set[int], counts: Counts, number: int) -> int:
     """Media of sample `number` whose first or last token is not where the real ids have it."""
     wrong = 0
@@ -168,21 +177,28 @@ def media_differences(ids: list[int], feature_ids: set[int], counts: Counts, num
 
 
 def compare(
-    name: str, folder: Path, processor: Any, talks: Sequence[Conversation], rows: Callable[..., int]
+    name: str,
+    folder: Path,
+    processor: Any,
+    talks: Sequence[Conversation],
+    rows: Callable[..., int],
+    lists: bool = False,
 ) -> dict[str, int]:
     """How often packidx and the real processor differ on `talks`, by what differs.
 
     Args:
         rows: what the real processor returned → patches in its pixels.
+        lists: of `messages_of`.
     """
     counts = count(folder, talks)
     files = load_processor(folder)
+    counter = ConversationCounter(files)
     assert files.family == name
-    found = {"lengths": 0, "patches": 0, "media": 0}
+    found = {"ids": 0, "patches": 0, "media": 0}
     for number, talk in enumerate(talks):
-        real = run_processor(processor, talk)
+        real = run_processor(processor, talk, lists)
         ids = real["input_ids"][0].tolist()
-        found["lengths"] += len(ids) != counts.length[number]
+        found["ids"] += ids != counted(counter, talk)[0] or len(ids) != counts.length[number]
         found["patches"] += rows(real) != counts.vision_patches[number]
         found["media"] += media_differences(ids, set(files.feature_ids), counts, number)
     return found
@@ -219,3 +235,52 @@ def encoder_differences(
             same &= name not in found or found[name].equal(real[name])
         wrong += not same
     return wrong
+
+
+WORDS = [
+    *("the", " cat", "Hello", " world", "12345", "it's", "ÀÉ", "e\u0301", "\u0344", "naïve", "ﬁ"),
+    *("漢字", "한글", "\u1100\u1161\u11a8", "العربية", "हिन्दी", "👩‍👩‍👧", "🇩🇪", "🙂"),
+    *("\ufeff", "\u200d"),
+    *(" ", "  ", "\t", "\n", "\n\n", "\r\n", "   \n  ", "\u3000", "\xa0", "\x00", "…", "{{ x }}"),
+    *("<|im_end|>", "<|im_start|>assistant\n", "<|endoftext|>", "<think>", "</think>"),
+    *("<|im_end", "|>", "<|box_start|>", "\ue0b00\ue0b1", "\ue0b2", "\ue0b3", "# Tools", "%}"),
+]
+SIZES = [(1, 1), (1, 200), (200, 1), (13, 17), (28, 28), (56, 56), (57, 99), (224, 224), (333, 97)]
+MODES = ["RGB", "L", "RGBA", "P", "LA", "1", "CMYK"]
+
+
+def text(rng: random.Random) -> str:
+    return "".join(rng.choices(WORDS, k=rng.randrange(1, 12)))
+
+
+def image(rng: random.Random, largest: int = 400) -> Image.Image:
+    size = rng.choice([*SIZES, (rng.randrange(2, largest), rng.randrange(2, largest))])
+    mode = rng.choice(MODES)
+    picture = Image.frombytes("L", size, rng.randbytes(size[0] * size[1]))
+    return picture.convert("RGB").convert(mode)
+
+
+def content(rng: random.Random, images: bool) -> str | list[dict[str, Any]]:
+    if not images or rng.random() < 0.4:
+        return rng.choice([text(rng), text(rng), text(rng), ""])
+    parts: list[dict[str, Any]] = []
+    for _ in range(rng.randrange(1, 5)):
+        parts.append({"type": "text", "text": text(rng)})
+        if rng.random() < 0.6:
+            parts.append({"type": "image", "image": image(rng)})
+    rng.shuffle(parts)
+    return parts
+
+
+def record(rng: random.Random, *, images: bool = True, late_system: bool = True) -> dict[str, Any]:
+    """An OpenAI-style record, images opened; roles in any order, with system turns in between."""
+    messages = []
+    if rng.random() < 0.4:
+        messages.append({"role": "system", "content": content(rng, False)})
+    for _ in range(rng.randrange(1, 5)):
+        role = rng.choice(["user", "user", "tool", "assistant"])
+        messages.append({"role": role, "content": content(rng, images and role != "assistant")})
+        messages.append({"role": "assistant", "content": content(rng, False)})
+        if rng.random() < 0.1 and late_system:
+            messages.append({"role": "system", "content": text(rng)})
+    return {"messages": messages}

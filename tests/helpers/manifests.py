@@ -130,10 +130,3 @@ def write_lengths_manifest(folder: Path, num_samples: int, columns: str, **membe
         **members,
     }
     write_json(folder / "manifest.json", fingerprinted(manifest))
-
-
-def write_lengths(folder: Path, **columns: Any) -> str:
-    """A bare table of lengths in `folder`; gives its path."""
-    path = folder / "lengths.parquet"
-    pq.write_table(pa.table(columns), path)
-    return str(path)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import pytest
+
 from packidx.errors import BadRecord
 from packidx.format.manifest import DEFAULT, Layout, RecordRange
+from packidx.io import storage
 from packidx.io.ranges import Extent
 from packidx.records.containers.base import Locator, Record
 from packidx.records.containers.registry import container
@@ -64,3 +67,21 @@ def read_row(path: str, *at: Any, kind: str = "jsonl", layout: Layout = DEFAULT)
         raise row.data
     columns: dict[str, Any] = row.data
     return columns
+
+
+class Reads:
+    """Places that are read of files while it lasts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.places: list[tuple[int, int]] = []
+        read = storage.read_range
+
+        def noted(path: str, offset: int, nbytes: int) -> bytes:
+            self.places.append((offset, nbytes))
+            return read(path, offset, nbytes)
+
+        monkeypatch.setattr(storage, "read_range", noted)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(nbytes for _, nbytes in self.places)

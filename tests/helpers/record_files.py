@@ -1,4 +1,4 @@
-"""The same records in a file of every kind, written by other people's writers."""
+"""The same records in a file of every kind, by other people's writers; pictures; folders."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from PIL import Image
 
 Records = Sequence[dict[str, Any]]
 
@@ -138,3 +139,17 @@ def write(folder: Path, kind: str, records: Records) -> str:
     path = folder / f"data.{kind}"
     path.write_bytes(_tar(records, folder) if kind == "tar" else WRITERS[kind](records))
     return str(path)
+
+
+def picture(number: int, kind: str = "PNG") -> bytes:
+    sink = io.BytesIO()
+    Image.new("RGB", (20 + number % 7, 30), (number % 256, number // 256, 7)).save(sink, kind)
+    return sink.getvalue()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }

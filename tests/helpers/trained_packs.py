@@ -44,12 +44,6 @@ class Encode(SyntheticEncode):
         return {**encoded, "labels": labels}
 
 
-def planned_denominator(sampler: PackSampler, step: int, name: str = "token") -> float:
-    """Σ n · w(n) over the samples of a step, of the n label tokens that the plan has for each."""
-    packs = map(sampler.index.pack, sampler.packs_of_step(step))
-    return LossWeights(name).total([s.label_tokens or 0 for pack in packs for s in pack.samples])
-
-
 def text(seed: int, length: int, trained: int) -> dict[str, Any]:
     return record(seed, [length], trained=trained)
 

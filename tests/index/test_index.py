@@ -1,9 +1,13 @@
-"""Opening snapshots: lazily, by id, from another place, in another process."""
+"""Opening snapshots: lazily, by id, from another place; a flipped bit gives no other rows."""
 
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import random
+import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from manifests import edit, file_of, path_of, refresh, sign
+from manifests import file_of, path_of, refresh, sign
+from small_packs import make_index, record
 
 from packidx import open_index, plan_packs
-from packidx.digests import file_digest
-from packidx.errors import FormatError, NotFoundInIndex
-from packidx.format.index import TableFile
-from packidx.format.parquet import footer_crc, open_writer
+from packidx.errors import FormatError, NotFoundInIndex, PackidxError
 from packidx.index import Index, PlannedPack, PlannedSample
-from packidx.index.row_groups import RowGroups
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def index(tmp_path: Path) -> Index:
 
 @pytest.fixture
 def in_pieces(tmp_path: Path) -> Index:
-    """An index with locators, some of them null, in files of 400 rows in row groups of 64."""
+    """An index of several windows with locators, some of them null."""
     rng = np.random.default_rng(0)
     size = 3000
     some = rng.random(size) < 0.3
@@ -45,26 +46,8 @@ def in_pieces(tmp_path: Path) -> Index:
         "row": np.arange(size),
     }
     pq.write_table(pa.table(columns), tmp_path / "lengths.parquet")
-    plan_packs(tmp_path / "lengths.parquet", tmp_path / "pieces", capacity=512)
-    index = open_index(tmp_path / "pieces")
-    files = []
-    for table in ("packs", "samples"):
-        path = file_of(index, table)
-        rows = pq.read_table(path)
-        path.unlink()
-        for number, start in enumerate(range(0, rows.num_rows, 400)):
-            part = rows.slice(start, 400)
-            path = path.with_name(f"{table}-{number:05d}.parquet")
-            with open_writer(str(path), rows.schema) as writer:
-                writer.write_table(part, row_group_size=64)
-            entry = {"path": path.name, "rows": part.num_rows, "bytes": path.stat().st_size}
-            files.append(entry | {"sha256": file_digest(path), "footer": crc_of(path)})
-    edit(index, lambda manifest: manifest["windows"][0].update(files=files))
-    return open_index(index.path)
-
-
-def crc_of(path: Path) -> str:
-    return footer_crc(pa.OSFile(str(path)))
+    plan_packs(tmp_path / "lengths.parquet", tmp_path / "pieces", capacity=512, window=400)
+    return open_index(tmp_path / "pieces")
 
 
 def by_tables(index: Index) -> list[PlannedPack]:
@@ -93,37 +76,6 @@ def test_packs_by_number_equal_the_tables(index: Index, in_pieces: Index) -> Non
     found = [sample for pack in by_tables(in_pieces) for sample in pack.samples]
     for name in ("source", "key", "offset"):  # else nothing is said of nulls among values
         assert 0 < sum(getattr(sample, name) is None for sample in found) < len(found)
-
-
-def number_table(folder: Path, rows: list[int]) -> tuple[list[Path], list[TableFile]]:
-    """Files whose column x counts on from 0, in row groups of 64, and what is said of them."""
-    paths: list[Path] = []
-    files, start = [], 0
-    for number, n in enumerate(rows):
-        part = pa.table({"x": pa.array(range(start, start + n), pa.int64())})
-        paths.append(folder / f"{number}.parquet")
-        with open_writer(str(paths[-1]), part.schema) as writer:
-            writer.write_table(part, row_group_size=64)
-        sha256, footer = file_digest(paths[-1]), crc_of(paths[-1])
-        path, nbytes = paths[-1].name, paths[-1].stat().st_size
-        files.append(TableFile(path=path, rows=n, bytes=nbytes, sha256=sha256, footer=footer))
-        start += n
-    return paths, files
-
-
-def test_a_reader_keeps_a_bounded_part_of_the_index(tmp_path: Path) -> None:
-    rows = [640] * 20
-    groups = RowGroups(*number_table(tmp_path, rows), ["x"], 4 * 64 * 8, footer_bytes=4000)
-    opened = []
-    for first in range(0, sum(rows), 64):
-        groups.read(first, 64)
-        assert len(groups.decoded) <= 4
-        opened.append(len(groups.opened))
-    assert max(opened) < 6
-    small = RowGroups(*number_table(tmp_path, rows), ["x"], 0, footer_bytes=0)
-    for first in (0, 5000, 64, 70):
-        assert small.read(first, 1) == [[first]]
-        assert len(small.decoded) == len(small.opened) == 1
 
 
 def test_opening_reads_the_manifest_alone(index: Index) -> None:
@@ -224,3 +176,67 @@ def rewrite(index: Index, name: str, change: Any) -> None:
     path = file_of(index, name)
     pq.write_table(change(pq.read_table(path)), path)
     refresh(index)
+
+
+FLIPS = 1000
+
+
+@pytest.fixture
+def small_index(tmp_path: Path) -> Index:
+    chats = [record(n, [5 + n % 7, (4, 4), 3] if n % 3 else [60]) for n in range(300)]
+    return make_index(tmp_path, {"öne": chats, "two": chats[:50]}, capacity=48, on_long="drop")
+
+
+def flip(folder: Path, other: Path, rng: random.Random) -> str:
+    """Make a copy of `folder` with a bit flipped in one of its files; returns its name."""
+    shutil.copytree(folder, other, copy_function=os.link)
+    files = [path for path in other.rglob("*") if path.is_file() and path.name != ".lock"]
+    chosen = rng.choice(sorted(files))
+    data = bytearray(chosen.read_bytes())
+    at = rng.randrange(len(data))
+    data[at] ^= 1 << rng.randrange(8)
+    chosen.unlink()
+    chosen.write_bytes(bytes(data))
+    return chosen.name
+
+
+def looked_up(small_index: Index) -> Any:
+    return [small_index.pack(number) for number in range(small_index.num_packs)]
+
+
+def whole(small_index: Index) -> Any:
+    return [
+        table.to_pylist()
+        for table in (small_index.packs(), small_index.samples(), small_index.dropped())
+    ]
+
+
+def test_a_flip_in_an_index_gives_the_same_rows_or_one_named_error(
+    small_index: Index, tmp_path: Path
+) -> None:
+    """In each kind of file: HEAD, manifest, packs, samples, dropped."""
+    expected = {"looked up": looked_up(small_index), "whole": whole(small_index)}
+    found: Counter[str] = Counter()
+    for number in range(FLIPS):
+        place = tmp_path / f"{number}"
+        name = flip(Path(small_index.path), place, random.Random(number))
+        for how, reading in (("looked up", looked_up), ("whole", whole)):
+            try:
+                rows = reading(open_index(place))
+            except PackidxError as error:
+                assert "\n" not in str(error) and name in str(error), number
+                found[f"{name.partition('-')[0]} {how}"] += 1
+            else:
+                assert rows == expected[how], number
+    assert found["packs whole"] and found["samples looked up"] and found["HEAD whole"]
+
+
+def test_a_flip_in_lengths_is_never_planned(small_index: Index, tmp_path: Path) -> None:
+    lengths = tmp_path / "lengths"
+    for number in range(40):
+        folder = tmp_path / f"lengths-{number}"
+        flip(lengths, folder, random.Random(number))
+        with pytest.raises(PackidxError) as caught:
+            plan_packs(folder, tmp_path / "other", capacity=48)
+        assert "\n" not in str(caught.value)
+    assert plan_packs(lengths, tmp_path / "other", capacity=48).snapshot_id == small_index.id

@@ -1,9 +1,14 @@
-"""Views of `packidx sql`, those of a log included."""
+"""`packidx sql`: its views, its locks and its prompt."""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import re
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -202,3 +207,196 @@ def test_a_log_of_something_else_is_refused(logged: tuple[Index, Path], tmp_path
     (tmp_path / part_name(1, 0, 0)).write_bytes(b"PAR1")
     with pytest.raises(FormatError, match="is damaged, or not part of a log"):
         open_target(index.path, {}, str(tmp_path))
+
+
+# A query, and what its refusal says; releases of DuckDB that see it sooner say it otherwise: a|b.
+HOSTILE = [
+    # other statements than one SELECT
+    ("COPY packs TO 'out.parquet'", "COPY"),
+    ("EXPLAIN ANALYZE COPY (SELECT 1 AS length) TO 'LENGTHS' (FORMAT parquet)", "EXPLAIN"),
+    ("SELECT 1; COPY packs TO 'LENGTHS'", "2 statements"),
+    ("PIVOT packs ON pack_id USING count(*)", "ON column IN ('a', 'b')"),
+    ("ATTACH 'out.db' AS other", "ATTACH"),
+    ("WITH made AS (INSERT INTO packs VALUES (1) RETURNING 1) FROM made", "INSERT|SELECT|table"),
+    ("SET enable_external_access = true", "SET"),
+    ("PRAGMA memory_limit = '1TB'", "only SELECT"),
+    ("INSTALL httpfs", "only SELECT"),
+    ("", "0 statements"),
+    # files, stores, and what is in this process
+    ("SELECT * FROM read_text('/etc/passwd')", "Cannot access file|disabled"),
+    ("SELECT * FROM read_blob('SECRET')", "Cannot access file|disabled"),
+    ("SELECT (SELECT count(*) FROM glob('*'))", "Cannot access|disabled"),
+    ("FROM 's3://bucket/x.parquet'", "Cannot access file"),
+    ("FROM query('SELECT * FROM read_text(''/etc/passwd'')')", "Cannot access file|disabled"),
+    ("SELECT getenv('HOME')", "getenv"),
+    ("SELECT * FROM connection", "connection"),
+    # without end: in time, in memory, in rows, in depth
+    ("SELECT count(*) FROM range(100000) a, range(100000) b, range(100000) c, packs", "seconds"),
+    ("SELECT count(DISTINCT hash(range)) FROM range(1000000000)", "300MB"),
+    ("SELECT *, hash(range) FROM range(1000000000)", "300MB|seconds"),
+    ("FROM " + "(FROM " * 3000 + "range(1)" + ")" * 3000, "depth|deeply"),
+]
+
+
+@pytest.fixture(scope="module")
+def hostile_made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    pq.write_table(pa.table({"length": [5, 6, 7, 8, 99]}), folder / "lengths.parquet")
+    (folder / "secret.csv").write_text("word\nhidden\n")
+    command = ["plan", str(folder / "lengths.parquet"), "-o", str(folder / "index")]
+    assert main([*command, "--capacity", "16"]) == 0
+    return folder
+
+
+@pytest.fixture
+def around(
+    hostile_made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[list[Path]]:
+    """Folders that a query must leave as they are; one of them is home, one the current one."""
+    for name in ("home", "here", "temporary"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.chdir(tmp_path / "here")
+    yield [tmp_path, hostile_made]
+
+
+def listing(folders: list[Path]) -> dict[str, str]:
+    found = {}
+    for folder in folders:
+        for path in sorted(folder.rglob("*")):
+            content = path.read_bytes() if path.is_file() else b""
+            found[str(path)] = hashlib.sha256(content).hexdigest()
+    return found
+
+
+@pytest.mark.parametrize(("query", "says"), HOSTILE)
+def test_a_hostile_query_ends_in_a_sentence_and_changes_nothing(
+    query: str,
+    says: str,
+    hostile_made: Path,
+    around: list[Path],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = listing(around)
+    query = query.replace("LENGTHS", str(hostile_made / "lengths.parquet"))
+    query = query.replace("SECRET'", str(hostile_made / "secret.csv") + "'")
+    monkeypatch.setattr("packidx.inspect.sql.MEMORY_LIMIT", "300MB")
+    limits = ["--timeout", "1" if "seconds" in says else "30"]
+    if not query:
+        query = "\n-- nothing\n"
+    begun = time.monotonic()
+    status = main(["sql", str(hostile_made / "index"), query, *limits])
+    out, err = capfd.readouterr()
+    assert (status, out) == (1, ""), err
+    assert err.startswith("packidx: the query ") and err.count("\n") == 1
+    assert any(words in err for words in says.split("|"))
+    assert "Traceback" not in err and "hidden" not in err
+    assert listing(around) == before
+    assert time.monotonic() - begun < 45
+
+
+@pytest.mark.parametrize(
+    ("query", "value"),
+    [
+        ("\n-- a comment\nSELECT count(*) AS n FROM packs", 2),
+        ("WITH a AS (SELECT 1 AS n), b AS (FROM A) SELECT n FROM b", 1),
+        ("SELECT count(*) AS n FROM Packs p JOIN main.SAMPLES s USING (pack_id)", 4),
+        ("SELECT count(*) AS n FROM information_schema.tables WHERE table_schema = 'main'", 6),
+        ("SELECT count(*) AS n FROM (DESCRIBE dropped)", 6),
+        ("SELECT sum(n) AS n FROM (PIVOT samples ON position IN (0 AS n, 1) USING count(*))", 2),
+        ("SELECT 2 AS n; -- import of a pragma", 2),
+        ("SELECT 'nan'::DOUBLE AS n", None),
+    ],
+)  # fmt: skip
+def test_a_question_to_the_views_is_answered(
+    query: str,
+    value: int,
+    hostile_made: Path,
+    around: list[Path],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["sql", str(hostile_made / "index"), query, "--format", "json"]) == 0
+    [row] = json.loads(capfd.readouterr().out)
+    assert row["n"] == value
+
+
+@pytest.fixture(scope="module")
+def prompted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("prompt")
+    with open(folder / "talks.jsonl", "w") as file:
+        for number in range(40):
+            turns = [{"role": "user", "content": "word " * (1 + number % 9)}]
+            record = {"id": f"k{number}", "messages": turns}
+            file.write(json.dumps(record | ({"image": "gone.png"} if number == 9 else {})) + "\n")
+    lengths = folder / "lengths"
+    assert main(["estimate", str(folder / "talks.jsonl"), "-o", str(lengths), "--workers=1"]) == 0
+    options = {"margin": 0.0, "global_batch": 2, "micro_steps": 2}
+    plan_packs(lengths, folder / "index", capacity=40, **options)
+    return folder
+
+
+def test_queries_from_stdin_are_locked_and_end_at_the_first_error(
+    prompted: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    given = "SELECT ';' AS one; -- ;\nCOPY packs TO 'a.csv';\nSELECT 3 AS three;"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(given))
+    assert main(["sql", str(prompted / "index"), "--format", "csv"]) == 1
+    out, err = capfd.readouterr()
+    assert out == "one\n;\n" and err.count("\n") == 1
+    assert "is a COPY statement, and only SELECT is allowed" in err
+
+
+def test_stdin_is_read_where_it_is_no_terminal(
+    prompted: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    text = "-- first\nSELECT count(*) > 0 AS n\nFROM packs; SELECT 2 AS n"
+    for query in ([], ["-"]):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+        assert main(["sql", str(prompted / "index"), *query, "--format", "csv"]) == 0
+        assert capfd.readouterr().out == "n\ntrue\nn\n2\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    assert main(["sql", str(prompted / "index"), "-o", str(tmp_path / "a.csv")]) == 1
+    assert "the query holds 2 statements: give one at a time" in capfd.readouterr().err
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n-- nothing\n"))
+    assert main(["sql", str(prompted / "index"), "--format", "csv"]) == 0
+    assert "steps,micro_step,INTEGER\n" in capfd.readouterr().out
+
+
+def typed(index: str, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command on a terminal on which `lines` are typed, ^C and ^D among them."""
+    left = iter(lines)
+
+    def read(shown: str = "") -> str:
+        line = next(left)
+        if line in ("^C", "^D"):
+            raise KeyboardInterrupt if line == "^C" else EOFError
+        return line
+
+    for stream in (sys.stdin, sys.stdout):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", read)
+    assert main(["sql", index, "--format", "csv"]) == 0
+
+
+def test_lines_are_typed_until_they_are_complete(
+    prompted: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["SELECT 1 + 1", "AS two", ";", "SELECT nosuch FROM packs;", ""]
+    lines += ["SELECT 3 AS three; SELECT 4 AS four;", "^D"]
+    typed(str(prompted / "index"), lines, monkeypatch)
+    out, err = capsys.readouterr()
+    assert out.splitlines()[1:] == ["two", "2", "three", "3", "four", "4"]
+    assert 'Referenced column "nosuch" not found' in err
+    lines = ["SELECT 5 AS five", "^C", "SELECT 6 AS six;", "quit", "SELECT 7 AS seven;"]
+    typed(str(prompted / "index"), lines, monkeypatch)
+    assert capsys.readouterr().out.splitlines()[1:] == ["", "six", "6"]
+    typed(str(prompted / "index"), [".tables", ".table", ".schema", "exit"], monkeypatch)
+    _, tables, known, *schema = capsys.readouterr().out.splitlines()
+    assert {"packs", "samples", "steps"} <= set(tables.split()) and ".schema" in known
+    assert "samples,length,INTEGER" in schema

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from range_reads import Reads
+from reading import Reads
 
 from packidx.errors import SourceError
 from packidx.io.option_files import load_document

@@ -35,10 +35,19 @@ COUNTERS = {
 
 
 class Row:
-    """A sample of the lengths table, as it is made of parts; its media are of one kind."""
+    """A sample of the lengths table, as it is made of parts; its media are of one kind.
 
-    def __init__(self, parts: list[Part], kind: str = "image") -> None:
-        self.kind = kind
+    Args:
+        kind: of its media.
+        stated: what the table says of the media: ``all``, their ``kinds`` without places,
+            ``counts`` alone, or ``nothing``.
+        has_labels: False if the table says nothing of label tokens.
+    """
+
+    def __init__(
+        self, parts: list[Part], kind: str = "image", stated: str = "all", has_labels: bool = True
+    ) -> None:
+        self.kind, self.stated, self.has_labels = kind, stated, has_labels
         self.media: list[tuple[int, int]] = []
         self.trained: set[int] = set()
         at = 0
@@ -53,11 +62,16 @@ class Row:
     @property
     def columns(self) -> dict[str, Any]:
         grid = {"patches": 4, "t": 1, "h": 2, "w": 2}
-        media = [{"kind": self.kind, "tokens": b - a, "at": a} | grid for a, b in self.media]
+        media: list[Any] | None = [
+            {"kind": self.kind, "tokens": b - a, "at": a if self.stated == "all" else None} | grid
+            for a, b in self.media
+        ]
+        media = media if self.stated in ("all", "kinds") else None
         counters = dict.fromkeys((name for names in COUNTERS.values() for name in names), 0)
         counters[COUNTERS[self.kind][-1]] = sum(b - a for a, b in self.media)
         if self.kind != "audio":
-            counters[COUNTERS[self.kind][0]] = len(media)
+            counters[COUNTERS[self.kind][0]] = len(self.media)
+        counters = dict.fromkeys(counters, None) if self.stated == "nothing" else counters
         edges = [t for t in sorted(self.trained) if t - 1 not in self.trained]
         spans = [{"start": t, "stop": t} for t in edges]
         for span in spans:
@@ -66,8 +80,8 @@ class Row:
         return counters | {
             "length": self.length,
             "media": media,
-            "label_tokens": len(self.trained),
-            "label_spans": spans,
+            "label_tokens": len(self.trained) if self.has_labels else None,
+            "label_spans": spans if self.has_labels else None,
         }
 
     def packed(self, on_long: str, longest: int) -> tuple[list[tuple[int, int]], str]:
@@ -77,11 +91,17 @@ class Row:
             return [], "empty"
         if weight <= longest:
             return [(0, weight)], ""
-        if on_long == "drop" or self.media and (on_long == "split" or last > longest):
+        may_hold_media = bool(self.media) or self.stated == "nothing"
+        is_placed = self.stated == "all"
+        if (
+            on_long == "drop"
+            or may_hold_media
+            and (on_long == "split" or not is_placed or last > longest)
+        ):
             return [], "too_long"
         cuts = [(a, min(a + longest, weight)) for a in range(0, weight, longest)]
         cuts = cuts[:1] if on_long == "truncate" else cuts
-        held = [(a, b) for a, b in cuts if self.labels(a, b)]
+        held = [(a, b) for a, b in cuts if not self.has_labels or self.labels(a, b)]
         return held, "" if held else "too_long" if self.media else "no_labels"
 
     def labels(self, start: int, stop: int) -> int:
@@ -124,7 +144,13 @@ def pieces_of(index: Index) -> Pieces:
 
 PARTS = st.builds(Part, st.integers(1, 30), st.sampled_from([False] * 5 + [True]), st.booleans())
 ROWS = st.lists(
-    st.builds(Row, st.lists(PARTS, min_size=1, max_size=8), st.sampled_from([*COUNTERS])),
+    st.builds(
+        Row,
+        st.lists(PARTS, min_size=1, max_size=8),
+        st.sampled_from([*COUNTERS]),
+        st.sampled_from(["all"] * 5 + ["kinds", "counts", "nothing"]),
+        st.sampled_from([True] * 5 + [False]),
+    ),
     min_size=1,
     max_size=6,
 )
@@ -157,8 +183,9 @@ def test_text_is_cut_and_media_are_not(
         spans = [(p["token_start"], p["token_start"] + p["length"]) for p in pieces]
         assert spans == held
         for piece, (a, b) in zip(pieces, held, strict=True):
-            assert [m["at"] for m in piece["media"]] == [at for at, _ in row.media]
-            assert piece["label_tokens"] == row.labels(a, b)
+            if row.stated == "all":
+                assert [m["at"] for m in piece["media"]] == [at for at, _ in row.media]
+            assert piece["label_tokens"] == (row.labels(a, b) if row.has_labels else None)
     sizes = [sum(b - a for a, b in held) for held, _ in wanted]
     result = index.snapshot.result
     whole = [row.length for row in rows]
@@ -166,7 +193,7 @@ def test_text_is_cut_and_media_are_not(
     assert result.num_tokens_cut == sum(
         n - size for n, size in zip(whole, sizes, strict=True) if size
     )
-    for kind, names in COUNTERS.items():
+    for kind, names in COUNTERS.items() if all(row.stated != "nothing" for row in rows) else ():
         of_kind = [
             row.media if held and row.kind == kind else []
             for row, (held, _) in zip(rows, wanted, strict=True)
@@ -238,3 +265,19 @@ def test_every_token_of_what_is_left_is_in_a_pack_or_counted_as_lost(
     left = ((n, row) for n, row in enumerate(rows) if n not in had)
     lost = sum(row.length - len(held.get(n, ())) for n, row in left)
     assert index.manifest["result"]["num_tokens_lost"] == lost
+
+
+def test_shares_of_a_mix_count_what_is_packed(tmp_path: Path) -> None:
+    """Half of the tokens that are packed are to be of each source: a long video is none of them."""
+    video = Row([Part(90, is_medium=True), Part(10, is_trained=True)], "video")
+    text, short = Row([Part(100, is_trained=True)]), Row([Part(20, is_trained=True)])
+    lengths = write(tmp_path / "l.parquet", [*[video] * 40, *[text] * 200, short])
+    table = pq.read_table(lengths)
+    sources = pa.array(["long"] * 240 + ["short"])
+    pq.write_table(table.append_column("source", sources), lengths)
+    options: dict[str, Any] = {"on_long": "split", "mix": ("long=50%", "short=50%")}
+    index = planned(lengths, tmp_path / "i", capacity=40, strategy="bfd", **options)
+    assert index is not None
+    rows = index.samples(["source", "length"]).to_pylist()
+    long = sum(row["length"] for row in rows if row["source"] == "long")
+    assert 0.9 < 2 * long / index.snapshot.result.num_tokens < 1.1

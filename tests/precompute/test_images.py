@@ -22,11 +22,10 @@ import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
 from clips import write_clip
 from dying import dying, statuses
-from export_files import contents
 from family_processors_tiles import gemma3, llava
 from packidx_cli.main import main
 from PIL import Image
-from record_files import tar_of
+from record_files import contents, tar_of
 
 from packidx import estimate_lengths, plan_packs
 from packidx.encode import ProcessorEncoder

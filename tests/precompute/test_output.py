@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
-from export_files import contents
 from packidx_cli.main import main
+from record_files import contents
 
 from packidx.errors import OptionError, SourceError
 from packidx.format.manifest import Layout

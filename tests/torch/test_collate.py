@@ -1,4 +1,4 @@
-"""`collate`, and packs whose pixels lie in one piece of memory."""
+"""`collate`, and pixels of bytes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,22 @@ import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
 from processors import FEW_RANKS, qwen_folders
+from tiny_vlms import tiny_vlm
 from torch.nn.attention.flex_attention import BlockMask
 from torch.utils.data import DataLoader
 from torch_packs import pack
-from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+from transformers import AutoProcessor
 
 from packidx import estimate_lengths, plan_packs
 from packidx.encode import ProcessorEncoder
 from packidx.errors import MismatchError
-from packidx.torch import Pack, PackedDataset, collate, normalise_pixels, prepare_model
+from packidx.torch import (
+    Pack,
+    PackedDataset,
+    collate,
+    normalise_pixels,
+    prepare_model,
+)
 
 MEDIA = {"pixel_values": torch.ones(8, 6), "image_grid_thw": torch.tensor([[1, 2, 4]])}
 
@@ -90,6 +97,11 @@ def test_indexed_numbers_the_segments() -> None:
     assert batch.keys() == {"input_ids", "labels", "position_ids", "attention_mask", "use_cache"}
 
 
+def test_media_are_counted_by_rows_for_pipelines() -> None:
+    rows = [pack([2], **MEDIA), pack([2]), pack([3], **MEDIA)]
+    assert collate(rows, "indexed")["n_images_per_sample"].tolist() == [1, 0, 1]
+
+
 def test_thd_counts_true_lengths_and_slots() -> None:
     batch = collate([aligned(), pack([2, 1], **MEDIA)], "thd")
     assert batch["cu_seqlens"].tolist() == [0, 3, 7, 9, 10]
@@ -101,15 +113,8 @@ def test_thd_counts_true_lengths_and_slots() -> None:
     assert batch["padding_mask"].tolist() == [[n in (3, 8, 9, 10, 11) for n in range(15)]]
     assert batch["input_ids"].shape == (1, 15) and batch["position_ids"].shape == (3, 1, 15)
     assert "attention_mask" not in batch and batch["pixel_values"].shape == (8, 6)
-
-
-@pytest.mark.parametrize("attention", ["flash", "sdpa", "flex", "indexed", "thd"])
-def test_nothing_but_inputs_in_any_mode(attention: str) -> None:
-    batch = collate(aligned(**MEDIA), attention)
+    assert batch["n_images_per_sample"].tolist() == [1]  # of a batch of one row
     assert not batch.keys() & {"pack_id", "sample_ids", "source_ids", "events", "lengths"}
-    assert batch["use_cache"] is False and batch["labels"].shape == batch["input_ids"].shape
-    if attention != "thd":
-        assert not batch.keys() & {"cu_seqlens", "max_seqlen"}
 
 
 def test_packs_may_differ_in_tiles_per_image() -> None:
@@ -170,23 +175,9 @@ def test_from_workers(index: Path, folder: Path, pixels: str, size: int | None) 
             assert np.array_equal(value, batch[key]), key
 
 
-def build_model(ids: dict[str, int]) -> Any:
-    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}
-    rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
-    text = {**sizes, **heads, "vocab_size": 30_000, "rope_scaling": rope}
-    vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2}
-    vision |= {"out_hidden_size": 64, "fullatt_block_indexes": []}
-    tokens = {f"{kind}_token_id": ids[kind] for kind in ("image", "video")}
-    config = Qwen2_5_VLConfig(text_config=text, vision_config=vision, **tokens)
-    torch.manual_seed(0)
-    return Qwen2_5_VLForConditionalGeneration._from_config(config, attn_implementation="sdpa")
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_prepared_model_takes_bytes(index: Path, folder: Path, dtype: torch.dtype) -> None:
-    encode = ProcessorEncoder(folder)
-    model = build_model(encode.media_token_ids).eval().to(dtype)
+    model = tiny_vlm("qwen2_5_vl", AutoProcessor.from_pretrained(folder)).to(dtype)
     losses = {}
     for pixels in ("float32", "uint8"):
         batch = collate(PackedDataset(index, ProcessorEncoder(folder, pixels=pixels))[0])

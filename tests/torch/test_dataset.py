@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 import torch
 from small_packs import length_of, make_index, record
-from torch.utils.data import DataLoader
 from torch_packs import SyntheticEncode
 
 from packidx.errors import MismatchError
 from packidx.index import Index
-from packidx.torch import PackedDataset, PackSampler
-from packidx.torch.sample import cut_piece, media_of, normalise_sample
+from packidx.torch import PackedDataset
 
 TEXTS = [record(seed, [5 + seed]) for seed in range(6)]
 IMAGES = [record(100 + n, [3, (4, 2 + 2 * n), 4, (2, 2), 2 + n]) for n in range(4)]
@@ -164,32 +162,3 @@ def test_split_pieces_make_the_sample_again(tmp_path: Path, types: bool) -> None
     assert index.dropped(["sample_id", "reason"]).to_pylist() == [
         {"sample_id": 2, "reason": "too_long"}
     ]
-
-
-def test_a_cut_keeps_all_media() -> None:
-    """Tokens: 2 text, image of 1, video of 2, image of 1, 3 text."""
-    rules = {"video_names": "rows"}
-    media = {
-        "image_grid_thw": torch.tensor([[1, 2, 2], [1, 2, 2]]),
-        "video_grid_thw": torch.tensor([[2, 2, 2]]),
-        "pixel_values": torch.arange(8)[:, None],
-        "pixel_values_videos": torch.arange(8)[:, None],
-        "video_names": torch.tensor([[1]]),
-    }
-    sample = normalise_sample({"input_ids": [5, 6, 92, 93, 93, 92, 7, 8, 9], **media}, rules)
-    for start, stop in ((0, 6), (0, 8), (2, 6)):
-        cut = media_of(cut_piece(sample, start, stop, rules), rules)
-        assert cut.keys() == media.keys()
-        assert all(torch.equal(cut[name], media[name]) for name in media)
-
-
-def test_workers_read_the_same_packs(index: Index) -> None:
-    dataset = PackedDataset(index, SyntheticEncode())
-    here = every(dataset)  # also: files the parent has open must not disturb its children
-    sampler = PackSampler(index, global_batch=1)
-    loader = DataLoader(dataset, batch_size=1, sampler=sampler, num_workers=2, collate_fn=list)
-    for _ in range(2):
-        packs = [batch[0] for batch in loader]
-        assert sorted(pack.pack_id for pack in packs) == list(range(len(dataset)))
-        for pack in packs:
-            assert torch.equal(pack.joined()["input_ids"], here[pack.pack_id]["input_ids"])

@@ -1,4 +1,4 @@
-"""On a CUDA device: samples of a pack stay apart (under flash-attn: test_isolation_flash)."""
+"""On a CUDA device: samples of a pack stay apart, also under the kernels of flash-attn."""
 
 from __future__ import annotations
 
@@ -30,6 +30,14 @@ def test_samples_stay_apart(tmp_path: Path, family: str) -> None:
     model = prepare_model(fresh(family)).to(DEVICE)
     (pack,) = packs_of(tmp_path, family)
     assert check_isolation(model, pack) < 1e-4
+
+
+@needs_flash
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "gemma3"])
+def test_samples_stay_apart_under_flash_attn(tmp_path: Path, family: str) -> None:
+    model = prepare_model(fresh(family, "flash_attention_2")).to(DEVICE, torch.bfloat16)
+    (pack,) = packs_of(tmp_path, family)
+    check_isolation(model, pack, attention="flash")
 
 
 @needs_flash

@@ -1,9 +1,10 @@
-"""PackSampler: who trains on what, and resuming it anywhere."""
+"""PackSampler and OrderedPacks: who trains on what, resumed anywhere, also by torchdata."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import pickle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,15 +12,25 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from accelerate.data_loader import prepare_data_loader
 from hypothesis import given
 from hypothesis import strategies as st
 from small_packs import make_index, record
+from torch.utils.data import DataLoader, DistributedSampler
 from torch_packs import SyntheticEncode
+from trained_packs import CAPACITY, Encode, trained_index
 
 from packidx.errors import FormatError, MismatchError, OptionError
 from packidx.index import Index
 from packidx.index.order import EpochOrder, consumed_packs
-from packidx.torch import PackedDataset, PackSampler
+from packidx.torch import (
+    OrderedPacks,
+    Pack,
+    PackedDataset,
+    PackSampler,
+    StreamingPackedDataset,
+    collate,
+)
 
 
 class StandIn(Index):
@@ -215,20 +226,6 @@ def test_the_default_step_is_the_plan_s(
             assert [one.denominator(number) for one in samplers] == [total] * world_size
 
 
-@given(layouts(), st.integers(0, 5), st.integers(0, 3), st.data())
-def test_consumed_packs_are_those_that_were_dealt(
-    layout: tuple[Index, int, int], seed: int, epoch: int, data: st.DataObject
-) -> None:
-    index, world_size, batch = layout
-    samplers = ranks(index, world_size, global_batch=batch, seed=seed, epoch=epoch)
-    count = data.draw(st.integers(0, len(samplers[0])))
-    given = [list(itertools.islice(sampler, count)) for sampler in samplers]
-    state = json.loads(json.dumps(samplers[0].state_dict()))
-    consumed = consumed_packs(index, state)
-    assert consumed.dtype == np.int64
-    assert consumed.tolist() == [pack for micro in zip(*given, strict=True) for pack in micro]
-
-
 def weighed_index(folder: Path, **options: Any) -> Index:
     rng = np.random.default_rng(2)
     records = [
@@ -278,3 +275,125 @@ def test_a_state_remembers_that_the_heaviest_came_first(tmp_path: Path) -> None:
     assert consumed_packs(index, state).tolist() == whole[:8]
     with pytest.raises(MismatchError, match="heaviest_first 5, this sampler 0"):
         PackSampler(index).load_state_dict(state)
+
+
+BATCH = 8
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    records = [record(n, [20 + n % 9]) for n in range(90)]
+    options = {"capacity": 64, "global_batch": BATCH, "micro_steps": 2}
+    return make_index(tmp_path_factory.mktemp("ordered"), {"all": records}, **options)
+
+
+def packs_of(index: Index) -> OrderedPacks:
+    return OrderedPacks(index, SyntheticEncode(), BATCH, epochs=3, seed=5)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4, 8])
+def test_a_plain_sampler_gives_the_packs_of_packsampler(index: Index, world_size: int) -> None:
+    ordered = packs_of(index)
+    for rank in range(world_size):
+        plain = DistributedSampler(ordered, world_size, rank, shuffle=False, drop_last=True)
+        sampler = PackSampler(index, rank=rank, world_size=world_size, global_batch=BATCH, seed=5)
+        expected = []
+        for epoch in range(3):
+            sampler.set_epoch(epoch)
+            expected += [(epoch, pack) for pack in sampler]
+        assert [ordered.pack_number(item) for item in plain] == expected
+
+
+def test_workers_read_them_and_it_pickles_small(index: Index) -> None:
+    ordered = packs_of(index)
+    assert len(pickle.dumps(ordered)) < 4000
+    loader = DataLoader(ordered, batch_size=2, collate_fn=ids_of, num_workers=2)
+    wanted = [ordered.pack_number(item)[1] for item in range(len(ordered))]
+    assert [number for batch in loader for number in batch] == wanted
+    assert collate([ordered[0]])["input_ids"].shape[0] == 1
+
+
+def test_accelerate_deals_packs_as_the_sampler_does(index: Index) -> None:
+    """A sampler of one rank, whose packs `prepare` deals out, is one of several."""
+    dataset, sampler = PackedDataset(index, SyntheticEncode()), PackSampler(index)
+    loader = DataLoader(dataset, sampler=sampler, collate_fn=ids_of)
+    for rank in range(2):
+        ranks = {"num_processes": 2, "process_index": rank, "put_on_device": False}
+        dealt = prepare_data_loader(loader, **ranks)
+        expected = [*PackSampler(index, rank=rank, world_size=2)]
+        assert [number for batch in dealt for number in batch] == expected
+
+
+def ids_of(packs: list[Pack]) -> list[int]:
+    return [pack.pack_id for pack in packs]
+
+
+WORKERS = (0, 1, 3)
+
+
+def by_torchdata(test: Any) -> Any:
+    """Warnings of torchdata 0.11, and of two cores, are ignored."""
+    for warning in (
+        "This DataLoader will create 3 worker:UserWarning",
+        "'set_vital' is deprecated:UserWarning",
+    ):
+        test = pytest.mark.filterwarnings(f"ignore:{warning}")(test)
+    return test
+
+
+@pytest.fixture(scope="module")
+def restored_index(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    """23 packs: five steps of four, and three left out."""
+    restored_index = trained_index(tmp_path_factory.mktemp("restore"), 18)
+    assert restored_index.num_packs // 4 == 5 and restored_index.num_packs % 4
+    return restored_index
+
+
+def only_id(packs: list[Pack]) -> int:
+    return int(packs[0].pack_id)
+
+
+@by_torchdata
+@pytest.mark.parametrize("workers", WORKERS)
+def test_torchdata_restores_at_every_batch(restored_index: Index, workers: int) -> None:
+    """Its state is that of the batches it has handed out, whatever its workers have drawn."""
+    stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="pip install torchdata")
+    options: dict[str, Any] = {"rank": 1, "world_size": 2, "global_batch": 4}
+
+    def loader() -> Any:
+        dataset, sampler = (
+            PackedDataset(restored_index, Encode()),
+            PackSampler(restored_index, **options),
+        )
+        return stateful.StatefulDataLoader(
+            dataset, batch_size=1, sampler=sampler, collate_fn=only_id, num_workers=workers
+        )
+
+    running, states, whole = loader(), [], []
+    for pack in running:
+        whole.append(pack)
+        states.append(running.state_dict())
+    assert whole == list(PackSampler(restored_index, **options))
+    for count, state in enumerate(states[:-1], start=1):
+        again = loader()
+        again.load_state_dict(state)
+        assert list(again) == whole[count:]
+
+
+@by_torchdata
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Neither dataset nor iter")  # what was read is read once more
+def test_torchdata_goes_on_with_a_stream_where_it_was(tmp_path: Path) -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="pip install torchdata")
+    trained_index(tmp_path, num_packs=16)
+
+    def loader() -> Any:
+        stream = StreamingPackedDataset(tmp_path / "lengths", Encode(), CAPACITY, lanes=2)
+        return stateful.StatefulDataLoader(stream, batch_size=1, collate_fn=only_id, num_workers=2)
+
+    whole, begun = list(loader()), loader()
+    packs = iter(begun)
+    first = [next(packs) for _ in range(5)]
+    going_on = loader()
+    going_on.load_state_dict(begun.state_dict())
+    assert first + list(going_on) == whole

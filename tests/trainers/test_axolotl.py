@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import hf_runs
 import pytest
 import torchvision_cpu  # noqa: F401  (before transformers)
 import trainer_packs as real
@@ -38,7 +37,7 @@ def test_axolotl(tmp_path: Path) -> None:
                 "lr_scheduler": "constant",
                 "max_grad_norm": 0.0,
                 "weight_decay": 0.0,
-                "save_steps": hf_runs.SAVED,
+                "save_steps": real.SAVED,
                 "save_strategy": "steps",
                 "logging_steps": 1,
                 "curriculum_sampling": True,
@@ -55,9 +54,9 @@ def test_axolotl(tmp_path: Path) -> None:
         manager.register(cfg.plugins[0])
         meta = manager.load_datasets(cfg)
         model = prepare_model(real.model_of())
-        builder = HFCausalTrainerBuilder(cfg, model, hf_runs.tokenizer(), None)
+        builder = HFCausalTrainerBuilder(cfg, model, real.tokenizer(), None)
         builder.train_dataset = meta.train_dataset
         trainer: Any = builder.build(meta.total_num_steps)
         trainer.train(resume_from_checkpoint=resume)
 
-    hf_runs.check(train, index, tmp_path)
+    real.check(train, index, tmp_path)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import hf_runs
 import pytest
 import trainer_packs as real
 
 from packidx.index import Index
-from packidx.torch import PackedDataset, as_hf_dataset, collate, prepare_model
+from packidx.torch import as_hf_dataset, collate, prepare_model
 
 pytestmark = pytest.mark.filterwarnings("default")  # other people's
 
@@ -17,20 +16,6 @@ pytestmark = pytest.mark.filterwarnings("default")  # other people's
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
     return real.pictures(tmp_path_factory.mktemp("huggingface"))
-
-
-def test_packed_trainer(index: Index, tmp_path: Path) -> None:
-    def train(folder: str, resume: bool) -> None:
-        from transformers import TrainingArguments
-
-        from packidx.trainers.huggingface import PackedTrainer
-
-        args = TrainingArguments(folder, **hf_runs.SETTINGS)
-        dataset = PackedDataset(index, real.Encode())
-        trainer = PackedTrainer(prepare_model(real.model_of()), args, dataset)
-        trainer.train(resume_from_checkpoint=resume)
-
-    hf_runs.check(train, index, tmp_path)
 
 
 def test_sft_trainer(index: Index, tmp_path: Path) -> None:
@@ -49,7 +34,7 @@ def test_sft_trainer(index: Index, tmp_path: Path) -> None:
             train_sampling_strategy="sequential",
             dataset_kwargs={"skip_prepare_dataset": True},
             remove_unused_columns=False,
-            **hf_runs.SETTINGS,
+            **real.SETTINGS,
         )
         model = prepare_model(real.model_of())
         trainer = PackedSFTTrainer(
@@ -57,8 +42,8 @@ def test_sft_trainer(index: Index, tmp_path: Path) -> None:
             args,
             data_collator=collate,
             train_dataset=as_hf_dataset(real.ordered(index)),
-            processing_class=hf_runs.tokenizer(),
+            processing_class=real.tokenizer(),
         )
         trainer.train(resume_from_checkpoint=resume)
 
-    hf_runs.check(train, index, tmp_path)
+    real.check(train, index, tmp_path)

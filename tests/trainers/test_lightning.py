@@ -8,7 +8,6 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import hf_runs
 import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
@@ -55,7 +54,7 @@ def train(index: Index, folder: Path, resume: bool, die_at: int | None) -> None:
             return loss
 
     save = lightning.pytorch.callbacks.ModelCheckpoint(
-        folder, "{step}", every_n_train_steps=hf_runs.SAVED, save_top_k=-1
+        folder, "{step}", every_n_train_steps=real.SAVED, save_top_k=-1
     )
     trainer = lightning.Trainer(
         accelerator="cpu",
@@ -68,12 +67,12 @@ def train(index: Index, folder: Path, resume: bool, die_at: int | None) -> None:
         default_root_dir=folder,
     )
     loader = StatefulDataLoader(packs, batch_size=1, collate_fn=collate)
-    path = folder / f"step={hf_runs.SAVED}.ckpt" if resume else None
+    path = folder / f"step={real.SAVED}.ckpt" if resume else None
     trainer.fit(Module(), loader, ckpt_path=path, weights_only=False)
 
 
 def test_lightning(index: Index, tmp_path: Path) -> None:
-    def run(folder: Path, resume: bool, die_at: int | None) -> hf_runs.Steps:
-        return hf_runs.forked(train, (index, folder, resume, die_at))
+    def run(folder: Path, resume: bool, die_at: int | None) -> real.Steps:
+        return real.forked(train, (index, folder, resume, die_at))
 
-    hf_runs.compare(run, index, tmp_path)
+    real.compare(run, index, tmp_path)

@@ -47,23 +47,10 @@ def loader_of(index: Index, rank: int = 0, world_size: int = 1) -> Any:
     return config.build(pretrained_model_name_or_path="none", **ranks).dataloader
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_its_loader_gives_the_packs_in_order(index: Index, world_size: int) -> None:
-    for rank in range(world_size):
-        rows = (batch["input_ids"][0] for batch in loader_of(index, rank, world_size))
-        assert real.numbers_of(index, rows) == real.packs_of(index, rank, world_size)
-
-
-def test_its_loader_resumes_by_its_own_state(index: Index) -> None:
-    loader = loader_of(index)
-    batches = iter(loader)
-    for _ in range(7 * real.BATCH):
-        next(batches)
-    state = loader.state_dict()
-    again = loader_of(index)
-    again.load_state_dict(state)
-    rows = (batch["input_ids"][0] for batch in again)
-    assert real.numbers_of(index, rows) == real.packs_of(index, 0, 1)[7 * real.BATCH :]
+def test_its_loader_gives_the_packs_in_order_and_resumes(index: Index) -> None:
+    real.check_loader(
+        index, loader_of, lambda batches: (batch["input_ids"][0] for batch in batches)
+    )
 
 
 def recipe_of(model: Any) -> FinetuneRecipeForVLM:

@@ -42,22 +42,10 @@ def loader_of(index: Index, rank: int = 0, world_size: int = 1) -> PackedDataLoa
     return config.build(**ranks, tokenizer=None, seq_len=real.CAPACITY)  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_its_loader_gives_the_packs_in_order(index: Index, world_size: int) -> None:
-    for rank in range(world_size):
-        rows = (inputs["input"][0] for inputs, _ in loader_of(index, rank, world_size))
-        assert real.numbers_of(index, rows) == real.packs_of(index, rank, world_size)
-
-
-def test_its_loader_resumes_by_its_own_state(index: Index) -> None:
-    loader = loader_of(index)
-    batches = iter(loader)
-    for _ in range(7 * real.BATCH):
-        next(batches)
-    again = loader_of(index)
-    again.load_state_dict(loader.state_dict())
-    rows = (inputs["input"][0] for inputs, _ in again)
-    assert real.numbers_of(index, rows) == real.packs_of(index, 0, 1)[7 * real.BATCH :]
+def test_its_loader_gives_the_packs_in_order_and_resumes(index: Index) -> None:
+    real.check_loader(
+        index, loader_of, lambda batches: (inputs["input"][0] for inputs, _ in batches)
+    )
 
 
 def test_media_are_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ logits, is called on its class without one.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -58,25 +59,12 @@ def loader_of(index: Index, rank: int = 0, world_size: int = 1) -> Any:
     return trainer.train_dataloader
 
 
-def packs_in(index: Index, loader: Any) -> list[int]:
-    return real.numbers_of(index, (row for batch in loader for row in batch["input_ids"].unbind()))
+def rows_of(batches: Any) -> Iterator[Any]:
+    return (row for batch in batches for row in batch["input_ids"].unbind())
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_its_loader_gives_the_packs_in_order(index: Index, world_size: int) -> None:
-    for rank in range(world_size):
-        found = packs_in(index, loader_of(index, rank, world_size))
-        assert found == real.packs_of(index, rank, world_size)
-
-
-def test_its_loader_resumes_by_its_own_state(index: Index) -> None:
-    loader = loader_of(index)
-    batches = iter(loader)
-    for _ in range(7):
-        next(batches)
-    again = loader_of(index)
-    again.load_state_dict(loader.state_dict())
-    assert packs_in(index, again) == real.packs_of(index, 0, 1)[7 * real.BATCH :]
+def test_its_loader_gives_the_packs_in_order_and_resumes(index: Index) -> None:
+    real.check_loader(index, loader_of, rows_of)
 
 
 def test_its_loss_is_that_of_plain_pytorch(index: Index) -> None:

@@ -36,7 +36,7 @@ def folder_of(name: str, out: Path) -> Path:
     """One of `FAMILIES` or `FURTHER`, saved below `out` by the transformers that is imported."""
     import family_processors
     import family_processors_tiles as tiles
-    from family_templates import GLM46V_TEMPLATE
+    from family_processors import GLM46V_TEMPLATE
     from processors import qwen_folders
 
     qwen = qwen_folders(out / "qwen", NUM_RANKS)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import test_isolation_flash as flash
 import test_isolation_flex as flex
 import test_isolation_proof as proof
 import test_models as models
@@ -18,7 +17,7 @@ import test_trainer as trainers
 import torch
 import transformers
 from plain_flash import NAME, plain_flash, use_flash
-from tiny_models import FAMILIES, fresh, packs_of, video_pack
+from tiny_models import FAMILIES, fresh, video_pack
 from torch_packs import VIDEO
 from trained_packs import Encode, largest_difference, one_loop, trained_index
 
@@ -33,8 +32,8 @@ test_packed_logits_loss_and_gradients_are_those_of_samples = proof.test_logits_l
 test_several_packs = proof.test_several_packs
 test_gemma3_images_that_touch = proof.test_gemma3_images_that_touch_across_samples
 
-kernel = flash.kernel
-test_flash = flash.test_samples_stay_apart
+kernel = models.kernel
+test_flash = models.test_samples_stay_apart
 
 uncompiled = flex.uncompiled
 test_flex = flex.test_logits
@@ -50,15 +49,6 @@ LEAKS = [
 @pytest.mark.parametrize(("family", "broken"), LEAKS, ids=lambda one: getattr(one, "__name__", one))
 def test_leaks_show_and_are_found(tmp_path: Path, family: str, broken: Any) -> None:
     proof.shows_and_is_found(tmp_path, family, broken)
-
-
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_whole_packs_pass_the_check(tmp_path: Path, family: str, attention: str) -> None:
-    (pack,) = packs_of(tmp_path, family)
-    worst = check_isolation(proof.model_of(family, attention), pack)
-    print(f"{family} {attention}: {worst:.1e}")
-    assert worst < TOLERANCE
 
 
 @pytest.mark.parametrize("family", QWEN)

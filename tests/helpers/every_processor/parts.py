@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import family_processors_tiles as tiles
 import torchvision_cpu  # noqa: F401  (before transformers)
 import transformers
-from processors import FEW_RANKS, qwen_folders
-from tokenizers import AddedToken
 from transformers.models.auto.feature_extraction_auto import FEATURE_EXTRACTOR_MAPPING_NAMES
 from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES
 from transformers.models.auto.video_processing_auto import VIDEO_PROCESSOR_MAPPING_NAMES
@@ -32,13 +31,8 @@ NOT_NAMES = ("pad", "eos", "unk", "bos", "add_bos", "add_eos")
 
 def tokenizer(tmp: Path, tokens: Iterable[str] = (), named: Mapping[str, str] | None = None) -> Any:
     """Qwen's tokenizer with special `tokens`; `named` ones are its attributes, too."""
-    folder = qwen_folders(tmp / "qwen", FEW_RANKS)["qwen2.5-vl"]
     named = dict(named or {})
-    made = transformers.AutoTokenizer.from_pretrained(folder, extra_special_tokens=named)
-    every = sorted({*tokens, *named.values()})
-    added = [AddedToken(token, special=True, normalized=False) for token in every]
-    made.add_special_tokens({"additional_special_tokens": added})
-    return made
+    return tiles.tokenizer(tmp, sorted({*tokens, *named.values()}), named)
 
 
 def source_of(processor_class: type) -> str:

@@ -1,4 +1,4 @@
-"""Plans that deal to the emptiest pack, against the same rules item by item."""
+"""Plans on counts, against the same rules item by item, and the bounds of column generation."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from peers import nemo_knapsack
+from small_problems import fewest, tiny_problems
 
 from packidx.packing.counts import Histogram, PackRuns
+from packidx.packing.strategies import lp as module
 from packidx.packing.strategies.balanced import (
     DealRule,
     deal_evenly,
@@ -19,6 +20,7 @@ from packidx.packing.strategies.balanced import (
     plan_balanced,
 )
 from packidx.packing.strategies.decreasing import best_fit_decreasing, worst_fit_decreasing
+from packidx.packing.strategies.lp import by_knots, linear_plan
 
 
 def problems() -> st.SearchStrategy[tuple[list[int], int]]:
@@ -80,22 +82,23 @@ def log_normal(count: int, median: int, sigma: float) -> np.ndarray:
 
 
 @given(problems())
+def test_best_fit_fills_packs_as_the_textbook_does(problem: tuple[list[int], int]) -> None:
+    lengths, capacity = problem
+    histogram = Histogram.of(np.array(lengths))
+    rooms: list[int] = []
+    for length in sorted(lengths, reverse=True):
+        at = bisect_left(rooms, length)
+        insort(rooms, (capacity if at == len(rooms) else rooms.pop(at)) - length)
+    packs = packs_of(best_fit_decreasing(histogram, capacity), histogram)
+    assert sorted(capacity - sum(pack) for pack in packs) == rooms
+
+
+@given(problems())
 def test_worst_fit_holds_what_the_rule_item_by_item_does(problem: tuple[list[int], int]) -> None:
     lengths, capacity = problem
     histogram = Histogram.of(np.array(lengths))
     packs = packs_of(worst_fit_decreasing(histogram, capacity), histogram)
     assert sorted(map(sum, packs)) == emptiest_first(lengths, capacity)
-
-
-@pytest.mark.parametrize("median", [30, 300, 3000])
-def test_worst_fit_is_nemo_automodels_knapsack(median: int) -> None:
-    theirs = nemo_knapsack()
-    lengths = log_normal(5000, median, 1.0)
-    histogram = Histogram.of(lengths)
-    ours = packs_of(worst_fit_decreasing(histogram, 8192), histogram)
-    expected = theirs(lengths.tolist(), 8192)
-    assert len(ours) == len(expected)
-    assert sorted(map(sum, ours)) == sorted(int(lengths[pack].sum()) for pack in expected)
 
 
 @given(problems(), st.integers(1, 20), st.integers(1, 61), st.integers(2, 8))
@@ -143,3 +146,71 @@ def test_balanced_mixes_lengths_at_no_more_packs(median: int, sigma: float) -> N
     assert after is not None
     assert before > 0.7
     assert after < 0.3
+
+
+def check(runs: PackRuns, histogram: Histogram, capacity: int) -> None:
+    """Every sample placed once, in order, within the capacity; no empty pack."""
+    dealt = np.repeat(histogram.lengths, histogram.counts)
+    used = np.zeros(runs.total_packs, np.int64)
+    held = np.zeros(runs.total_packs, np.int64)
+    at = 0
+    columns = (runs.first_pack, runs.num_packs, runs.per_pack, runs.position)
+    for first, packs, each, position in zip(*(c.tolist() for c in columns), strict=True):
+        run = slice(first, first + packs)
+        samples = dealt[at : at + packs * each]
+        assert samples[0] == samples[-1]
+        assert (held[run] == position).all()
+        used[run] += samples[0] * each
+        held[run] += each
+        at += packs * each
+    assert at == len(dealt)
+    assert runs.total_packs == 0 or (used.max() <= capacity and held.min() > 0)
+
+
+@given(tiny_problems())
+def test_bound_optimum_and_plan_stand_in_this_order(problem: tuple[list[int], int]) -> None:
+    lengths, capacity = problem
+    histogram = Histogram.of(np.array(lengths))
+    plan = linear_plan(histogram, capacity)
+    assert plan.bound <= fewest(lengths, capacity) <= plan.runs.total_packs
+    assert plan.runs.total_packs <= best_fit_decreasing(histogram, capacity).total_packs
+    check(plan.runs, histogram, capacity)
+
+
+@given(
+    st.integers(1, 400).flatmap(
+        lambda c: st.tuples(st.lists(st.integers(1, c), min_size=1, max_size=60), st.just(c))
+    ),
+    st.integers(1, 8),
+)
+def test_few_knots_and_classes_are_valid_too(problem: tuple[list[int], int], num: int) -> None:
+    """Coarse relaxations, with sand: the bound below any plan, the plan complete."""
+    lengths, capacity = problem
+    histogram = Histogram.of(np.array(lengths))
+    runs = module._round_plan(histogram, capacity, max(num, 4))
+    check(runs, histogram, capacity)
+    relaxation = by_knots(histogram, capacity, num)
+    if relaxation is not None:
+        bound = module._start_master(relaxation).solve(1 << 40).bound
+        best = best_fit_decreasing(histogram, capacity).total_packs
+        assert bound <= min(best, runs.total_packs)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "capacity", "packs"),
+    [
+        ([1] * 7, 1, 7),
+        ([34] * 100, 100, 50),
+        ([100] * 5, 100, 5),
+        ([51, 52, 53, 99], 100, 4),
+        ([2] * 999, 131_072, 1),
+        ([1, 10**9 - 1, 7 * 10**8, 3 * 10**8], 10**9, 2),
+        ([1, 2, 5000, 70_000, 60_000], 131_072, 2),
+        ([6, 5, 5, 4, 4, 3, 3] * 10, 10, 30),
+    ],
+)
+def test_odd_problems_are_proven(lengths: list[int], capacity: int, packs: int) -> None:
+    histogram = Histogram.of(np.array(lengths))
+    plan = linear_plan(histogram, capacity)
+    check(plan.runs, histogram, capacity)
+    assert (plan.bound, plan.runs.total_packs) == (packs, packs)

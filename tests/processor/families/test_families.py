@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,67 @@ REFUSED: dict[str, list[tuple[str, dict[str, Any], str]]] = {
         ("video", NO_SAMPLING | {"do_sample_frames": True}, "do_sample_frames"),
     ],
 }
+
+
+def all_patches(real: Any, side: int = 14) -> int:
+    """Of rows of pixels, each of which is an image or a tile."""
+    rows = real.get("pixel_values", [])
+    return sum(row.shape[-1] // side * (row.shape[-2] // side) for row in rows)
+
+
+def patches_of_tiles(real: Any) -> int:
+    """Rows hold tiles, padded with zeros to the largest number within one call; videos frames."""
+    total = 0
+    for row in real.get("pixel_values", []):
+        used = row.abs().flatten(1).sum(1) > 0
+        num = int(used.sum())
+        assert used[:num].all()
+        total += all_patches({"pixel_values": row[:num]})
+    return total + sum(
+        all_patches({"pixel_values": video}) for video in real.get("pixel_values_videos", [])
+    )
+
+
+def patches_by_size(real: Any, side: int) -> int:
+    sizes = real.get("image_sizes", [])
+    return sum(int(height) // side * (int(width) // side) for height, width in sizes)
+
+
+def patches_of_rows(real: Any, side: int) -> int:
+    """Every row of an image is a tile."""
+    return real["pixel_values"].shape[1] * side**2 if "pixel_values" in real else 0
+
+
+WHOLE = {"do_image_splitting": False}
+TALKS: dict[str, tuple[str, Callable[[Path], Any], Callable[[Any], int]]] = {
+    "llava": ("llava", tiles.llava, all_patches),
+    "llava_next": ("llava_next", MAKE["LlavaNextProcessor"], patches_of_tiles),
+    "llava_onevision": ("llava_onevision", MAKE["LlavaOnevisionProcessor"], patches_of_tiles),
+    "gemma3": ("gemma3", MAKE["Gemma3Processor"], all_patches),
+    "pixtral": ("pixtral", tiles.pixtral, partial(patches_by_size, side=16)),
+    "mistral3": ("pixtral", MAKE["PixtralProcessor"], partial(patches_by_size, side=14)),
+    "idefics3": ("idefics3", MAKE["Idefics3Processor"], partial(patches_of_rows, side=4)),
+    "idefics3, whole": (
+        "idefics3",
+        lambda tmp: tiles.idefics3(tmp, 56, **WHOLE),
+        partial(patches_of_rows, side=4),
+    ),
+    "smolvlm": ("smolvlm", MAKE["SmolVLMProcessor"], partial(patches_of_rows, side=8)),
+}
+"""The family's name, its processor, and the patches of what it returns."""
+SIZES = [(1, 1), (1, 40), (40, 1), (13, 17), (56, 56), (57, 99), (336, 336), (97, 333), (300, 30)]
+
+
+@pytest.mark.parametrize("name", TALKS)
+def test_ids_patches_and_places_equal_the_real_processors(name: str, tmp_path: Path) -> None:
+    family, make, patches = TALKS[name]
+    processor, folder, rng = make(tmp_path), tmp_path / "saved", random.Random(name)
+    tiles.saved(processor, folder)
+    frames = [4, 9, 30] if family == "llava_onevision" else []
+    talks = [family_talks.conversation(rng, SIZES, frames) for _ in range(300)]
+    found = family_talks.compare(family, folder, processor, talks, patches, lists=True)
+    assert (found["ids"], found["patches"]) == (0, 0)
+    assert found["media"] == 0 or family == "llava_onevision"  # nothing parts its media
 
 
 @pytest.mark.slow

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
 import family_processors_tiles as tiles
+import family_talks
 import pytest
+from PIL import Image
 from transformers import Gemma3Processor
 
+from packidx.processor.counter import ConversationCounter
 from packidx.processor.families import FAMILIES
+from packidx.records.read import parse
 
 FAMILY = FAMILIES["Gemma3Processor"]
 
@@ -20,33 +23,17 @@ def tmp(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("gemma3")
 
 
-def test_conversations(tmp: Path) -> None:
-    processor = tiles.gemma3(tmp, 224)
-    files = tiles.saved(processor, tmp / "gemma")
-    rng = random.Random(0)
-    for number in range(300):
-        messages = tiles.conversation(rng, ["image"] * [0, 1, 1, 2, 3][number % 5])
-        outputs = processor.apply_chat_template(messages, tokenize=True, return_dict=True)
-        ids, images, _ = tiles.counted(files, messages)
-        assert ids == tiles.real_ids(outputs), messages
-        rows = outputs.get("pixel_values", [])
-        assert images.grids[:, 0].sum() == len(rows)
-        assert images.patches.sum() == sum(
-            row.shape[-1] // 14 * (row.shape[-2] // 14) for row in rows
-        )
-
-
 def test_newlines_merge_with_the_text_beside_an_image(tmp: Path) -> None:
     """The newlines of an image and those of the text beside it are one token."""
     processor = tiles.gemma3(tmp, 224)
     processor.chat_template = processor.chat_template.replace(" | trim", "")
     files = tiles.saved(processor, tmp / "newlines")
-    text, picture = {"type": "text", "text": "\nHello\n"}, tiles.Image.new("RGB", (20, 20))
+    text, picture = {"type": "text", "text": "\nHello\n"}, Image.new("RGB", (20, 20))
     parts = [text, {"type": "image", "image": picture}, text]
     messages = [{"role": "user", "content": parts}]
     outputs = processor.apply_chat_template(messages, tokenize=True, return_dict=True)
-    ids, _, _ = tiles.counted(files, messages)
-    assert ids == tiles.real_ids(outputs)
+    ids, _ = family_talks.counted(ConversationCounter(files), parse({"messages": messages}))
+    assert ids == outputs["input_ids"][0]
     assert files.tokenizer is not None
     merged = files.tokenizer.encode("\n\n\n", add_special_tokens=False).ids
     assert len(merged) == 1 and ids.count(merged[0]) == 2
@@ -60,12 +47,12 @@ def test_a_folder_cannot_switch_pan_and_scan_on(tmp: Path) -> None:
     files = tiles.saved(processor, tmp / "switched")
     loaded = Gemma3Processor.from_pretrained(tmp / "switched")
     assert loaded.image_processor.do_pan_and_scan
-    picture = tiles.Image.new("RGB", (1600, 300))
+    picture = Image.new("RGB", (1600, 300))
     messages = [{"role": "user", "content": [{"type": "image", "image": picture}]}]
     outputs = loaded.apply_chat_template(messages, tokenize=True, return_dict=True)
-    ids, images, _ = tiles.counted(files, messages)
-    assert ids == tiles.real_ids(outputs)
-    assert images.grids[:, 0].tolist() == [len(outputs["pixel_values"])] == [1]
+    ids, counts = family_talks.counted(ConversationCounter(files), parse({"messages": messages}))
+    assert ids == outputs["input_ids"][0]
+    assert counts.media.grid[:, 0].tolist() == [len(outputs["pixel_values"])] == [1]
     alone = loaded.image_processor([picture])["pixel_values"]
     passed_on: Any = files.vision
     assert len(alone) == 5  # what `image_options` are for

@@ -57,7 +57,7 @@ def test_lengths_patches_and_places_equal_the_real_processors(glm: tuple[str, An
     talks = [family_talks.conversation(rng, SIZES) for _ in range(200)]
     talks += [family_talks.conversation(rng, SIZES, LENGTHS[name]) for _ in range(140)]
     found = family_talks.compare(name, folder, processor, talks, patches)
-    assert found == {"lengths": 0, "patches": 0, "media": 0}
+    assert found == {"ids": 0, "patches": 0, "media": 0}
 
 
 def test_tensors_equal_the_real_processors(glm: tuple[str, Any, Path]) -> None:

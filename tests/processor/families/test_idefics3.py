@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import family_processors_tiles as tiles
+import family_talks
 import numpy as np
 import pytest
 import torch
@@ -16,28 +17,9 @@ from transformers.video_utils import VideoMetadata
 
 from packidx.encode import ProcessorEncoder
 from packidx.errors import BadRecord
+from packidx.processor.counter import ConversationCounter
 from packidx.processor.families import FAMILIES
-from packidx.records.conversation import MediaInfo
-
-
-@pytest.mark.parametrize("name", ["idefics3", "idefics3-whole", "smolvlm"])
-def test_conversations(tmp_path: Path, name: str) -> None:
-    if name == "smolvlm":
-        processor = tiles.smolvlm(tmp_path, 128)
-    else:
-        processor = tiles.idefics3(tmp_path, 56, do_image_splitting=name == "idefics3")
-    files = tiles.saved(processor, tmp_path / name)
-    side = {"smolvlm": 8}.get(name, 4)
-    rng = random.Random(name)
-    for number in range(60 if name == "idefics3-whole" else 300):
-        messages = tiles.conversation(rng, ["image"] * [0, 1, 1, 1, 2][number % 5])
-        outputs = processor.apply_chat_template(messages, tokenize=True, return_dict=True)
-        ids, images, _ = tiles.counted(files, messages)
-        assert ids == tiles.real_ids(outputs), messages
-        num_tiles = outputs["pixel_values"].shape[1] if "pixel_values" in outputs else 0
-        assert images.grids[:, 0].sum() == num_tiles  # every row is a tile
-        assert images.patches.sum() == num_tiles * side**2
-        assert (images.grids[:, 0] > 1).all() == (name != "idefics3-whole" or not len(images.grids))
+from packidx.records.conversation import Conversation, MediaInfo, Turn
 
 
 def real_grid(processor: Any, height: int, width: int) -> tuple[int, int]:
@@ -89,30 +71,29 @@ def test_sizes(tmp_path: Path, settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize("max_frames", [5, 64])
 def test_videos(tmp_path: Path, max_frames: int) -> None:
     processor = tiles.smolvlm(tmp_path, 128, fps=2, max_frames=max_frames)
-    files = tiles.saved(processor, tmp_path / "video")
-    rng = random.Random(max_frames)
-    lengths = set()
+    counter = ConversationCounter(tiles.saved(processor, tmp_path / "video"))
+    rng, lengths = random.Random(max_frames), set()
     for number in range(60):
-        fps = rng.choice([1.0, 2.5, 24.0, 29.97, 30000 / 1001, 0.125])
-        messages = tiles.conversation(rng, ["video"] * (number % 2 + 1))
-        clips = [part["video"] for turn in messages for part in turn["content"] if "video" in part]
+        clips = [family_talks.clip(rng, range(4, 40)) for _ in range(number % 2 + 1)]
+        talk = Conversation((Turn("user", (*clips, "What?")), Turn("assistant", ("So.",))))
         metadata = [
-            {"total_num_frames": len(clip), "fps": fps, "duration": len(clip) / fps}
+            {"total_num_frames": len(clip.ref), "fps": fps, "duration": len(clip.ref) / fps}
             for clip in clips
+            for fps in [clip.stated["fps"]]
         ]
         outputs = processor.apply_chat_template(
-            messages,
+            family_talks.messages_of(talk, lists=True),
             tokenize=True,
             return_dict=True,
             return_tensors="pt",
             processor_kwargs={"video_metadata": [metadata]},
         )
-        ids, _, videos = tiles.counted(files, messages, fps)
-        assert ids == tiles.real_ids(outputs), messages
-        shape = outputs["pixel_values"].shape  # padded to the longest of the sample
-        assert shape[:2] == (len(clips), videos.grids[:, 0].max()) and shape[-1] == 128
-        assert (videos.grids[:, 1:] == 8).all()
-        lengths.update(videos.grids[:, 0].tolist())
+        ids, counts = family_talks.counted(counter, talk)
+        assert ids == outputs["input_ids"][0].tolist()
+        shape, grids = outputs["pixel_values"].shape, counts.media.grid
+        assert shape[:2] == (len(clips), grids[:, 0].max())  # padded to the longest of the sample
+        assert shape[-1] == 128 and (grids[:, 1:] == 8).all()
+        lengths.update(grids[:, 0].tolist())
     assert len(lengths) > 3 and max(lengths) <= max_frames
 
 

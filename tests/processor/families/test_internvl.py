@@ -43,7 +43,7 @@ def test_lengths_patches_and_places_equal_the_real_processors(
     internvl: tuple[Any, Path], tmp_path: Path
 ) -> None:
     rng = random.Random(1)
-    none = {"lengths": 0, "patches": 0, "media": 0}
+    none = {"ids": 0, "patches": 0, "media": 0}
     talks = [family_talks.conversation(rng, SIZES, share=0.3) for _ in range(30)]
     talks += [family_talks.conversation(rng, (), [1, 2, 5], share=0.1) for _ in range(20)]
     processor, folder = internvl

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import family_processors_tiles as tiles
+import family_talks
 import numpy as np
 import pytest
-import torch
+from PIL import Image
 
 from packidx.errors import BadRecord
 from packidx.processor.assemble import ProcessorFiles
+from packidx.processor.counter import ConversationCounter
 from packidx.processor.families.base import FamilyMedia
-from packidx.records.conversation import MediaInfo
+from packidx.records.conversation import Conversation, MediaInfo, Turn
 
 Made = tuple[Any, ProcessorFiles]
 
@@ -34,49 +36,17 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Made]:
     }
 
 
-def real_patches(name: str, outputs: Any, images: Any, vision: Any) -> int:
-    """Patches in the rows of `pixel_values` that are not padding: each row is a tile."""
-    if "pixel_values" not in outputs:
-        return 0
-    rows = outputs["pixel_values"]
-    side = rows[0].shape[-1] // 14
-    if name == "llava":
-        return sum(row.shape[-1] // 14 * (row.shape[-2] // 14) for row in rows)
-    num_tiles = images.grids[:, 0].tolist()
-    assert max(num_tiles) == rows[0].shape[0]  # padded to the largest number within one call
-    for row, num in zip(rows, num_tiles, strict=True):
-        used = torch.as_tensor(row).abs().flatten(1).sum(1) > 0
-        assert used[:num].all() and not used[num:].any()
-    return sum(num_tiles) * side**2
-
-
-@pytest.mark.parametrize("name", ["llava", "llava_next", "llava_onevision"])
-def test_conversations(made: dict[str, Made], name: str) -> None:
-    processor, files = made[name]
-    rng = random.Random(name)
-    assert files.family == name
-    several = 0
-    for number in range(300):
-        kinds = ["image"] * [0, 1, 1, 2, 3][number % 5]
-        if name == "llava_onevision" and number % 3 == 0:
-            kinds += ["video"] * (number % 2 + 1)
-        messages = tiles.conversation(rng, kinds)
-        parts = [part for message in messages for part in message["content"]]
-        clips = [part for part in parts if part["type"] == "video"]
-        for part in clips:  # as many frames of each make one tensor
-            part["video"] = part["video"][: min(len(own["video"]) for own in clips)]
-        outputs = processor.apply_chat_template(messages, tokenize=True, return_dict=True)
-        frames = [len(video) for video in outputs.get("pixel_values_videos", [])]
-        if len({*frames}) > 1:  # lists alone: they make no tensor that a model takes
+def test_videos_of_one_sample_have_equally_many_frames(made: dict[str, Made]) -> None:
+    """Others make no tensor that a model takes."""
+    counter, rng = ConversationCounter(made["llava_onevision"][1]), random.Random(0)
+    for frames, is_refused in (([9, 9], False), ([4, 9], True)):
+        videos = [family_talks.clip(rng, [number]) for number in frames]
+        talk = Conversation((Turn("user", (*videos, "What?")), Turn("assistant", ("So.",))))
+        if is_refused:
             with pytest.raises(BadRecord, match="equally many frames"):
-                tiles.counted(files, messages)
-            continue
-        ids, images, videos = tiles.counted(files, messages)
-        assert ids == tiles.real_ids(outputs), messages
-        assert images.patches.sum() == real_patches(name, outputs, images, files.vision)
-        assert videos.grids[:, 0].tolist() == frames
-        several += len(kinds) > 1
-    assert several > 30
+                family_talks.counted(counter, talk)
+        else:
+            assert family_talks.counted(counter, talk)[1].media.grid[:, 0].tolist() == frames
 
 
 @pytest.mark.parametrize("name", ["llava_next", "llava_onevision"])
@@ -102,7 +72,7 @@ def test_sizes(tmp_path: Path, name: str) -> None:
     assert counts.tokens.tolist() == expected["num_image_tokens"]
     assert not counts.errors and counts.expansions is None
     for height, width in [(1, 1), (1, 700), (333, 90), (1000, 1001), (336, 672), (385, 384)]:
-        image = tiles.Image.new("RGB", (width, height))
+        image = Image.new("RGB", (width, height))
         [rows] = processor.image_processor([image])["pixel_values"]
         assert vision.count_images([(height, width)]).grids.tolist() == [
             [len(rows), numbers.patches, numbers.patches]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import family_processors_tiles as tiles
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from transformers.models.pixtral.image_processing_pixtral import get_resize_output_image_size
 
 from packidx.processor.families import FAMILIES
@@ -17,23 +17,6 @@ from packidx.records.conversation import MediaInfo
 
 FAMILY = FAMILIES["PixtralProcessor"]
 MODELS = {"pixtral": (1024, 1), "mistral3": (1540, 2)}
-
-
-@pytest.mark.parametrize("name", list(MODELS))
-def test_conversations(tmp_path: Path, name: str) -> None:
-    processor = tiles.pixtral(tmp_path, *MODELS[name])
-    files = tiles.saved(processor, tmp_path / name)
-    rng = random.Random(name)
-    patch = processor.patch_size
-    for number in range(300):
-        messages = tiles.conversation(rng, ["image"] * [0, 1, 1, 2, 3][number % 5])
-        outputs = processor.apply_chat_template(messages, tokenize=True, return_dict=True)
-        ids, images, _ = tiles.counted(files, messages)
-        assert ids == tiles.real_ids(outputs), messages
-        sizes = outputs.get("image_sizes", np.zeros((0, 2), int)).tolist()
-        assert images.grids.tolist() == [[1, h // patch, w // patch] for h, w in sizes]
-        if sizes:  # pixels are padded to the largest height and width
-            assert list(outputs["pixel_values"].shape[2:]) == np.max(sizes, axis=0).tolist()
 
 
 @pytest.mark.parametrize("name", list(MODELS))
@@ -77,7 +60,7 @@ def test_the_image_processor_is_given_the_merged_patch_size(tmp_path: Path) -> N
     """Alone, without `image_options`, it would make another size."""
     processor = tiles.pixtral(tmp_path, *MODELS["mistral3"])
     vision: Any = tiles.saved(processor, tmp_path / "merged").vision
-    picture = tiles.Image.new("RGB", (200, 45))
+    picture = Image.new("RGB", (200, 45))
     sizes = [
         np.array(processor.image_processor([picture], **kwargs)["image_sizes"]).tolist()
         for kwargs in (vision.image_options, {})
@@ -94,7 +77,7 @@ def test_what_cannot_be_counted(tmp_path: Path) -> None:
     assert reasons == {0: "broken_media", 1: "aspect_ratio"}
     assert counts.tokens.tolist() == [0, 0, 1] and not counts.grids[:2].any()
     with pytest.raises((RuntimeError, ValueError, ZeroDivisionError)):
-        processor.image_processor([tiles.Image.new("RGB", (4000, 1))], patch_size=28)
+        processor.image_processor([Image.new("RGB", (4000, 1))], patch_size=28)
     assert (
         files.vision.expand("video", [MediaInfo(5, 5, 5)]).errors[0].reason == "unsupported_media"
     )

@@ -1,16 +1,59 @@
-"""One side of a preference pair, as a record of its own."""
+"""Preference pairs as trainers document them: refused, or one side as a record of its own."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from preference_records import ASKED, BAD, CHAT, GOOD, PREFERENCES
 
+from packidx import estimate_lengths
 from packidx.errors import BadRecord
 from packidx.format.manifest import Layout
 from packidx.records.read import parse
+
+ASKED = [{"role": "user", "content": "Which?"}]
+GOOD = [{"role": "assistant", "content": "This."}]
+BAD = [{"role": "assistant", "content": "That."}]
+
+PREFERENCES: dict[str, dict[str, Any]] = {
+    "TRL, texts": {"prompt": "Which?", "chosen": "This.", "rejected": "That."},
+    "TRL, whole texts": {"chosen": "Which? This.", "rejected": "Which? That."},
+    "TRL, messages": {"prompt": ASKED, "chosen": GOOD, "rejected": BAD},
+    "TRL, whole conversations": {"chosen": ASKED + GOOD, "rejected": ASKED + BAD},
+    "TRL, with images": {"prompt": ASKED, "images": ["a"], "chosen": GOOD, "rejected": BAD},
+    "UltraFeedback": {"messages": ASKED + GOOD, "chosen": ASKED + GOOD, "rejected": ASKED + BAD},
+    "RLAIF-V": {"image": "a", "question": "Which?", "chosen": "This.", "rejected": "That."},
+    "LLaMA-Factory, sharegpt": {
+        "conversations": [{"from": "human", "value": "Which?"}],
+        "chosen": {"from": "gpt", "value": "This."},
+        "rejected": {"from": "gpt", "value": "That."},
+    },
+    "LLaMA-Factory, alpaca": {
+        "instruction": "Which?",
+        "input": "",
+        "chosen": "This.",
+        "rejected": "That.",
+    },
+    "LLaMA-Factory, KTO": {"messages": ASKED + GOOD, "kto_tag": False},
+    "ms-swift": {"messages": ASKED + GOOD, "rejected_response": "That."},
+    "ms-swift, several": {"messages": ASKED + GOOD, "rejected_response": ["That.", "Neither."]},
+    "ms-swift, messages": {"messages": ASKED + GOOD, "rejected_messages": ASKED + BAD},
+    "ms-swift, query and response": {
+        "query": "Which?",
+        "response": "This.",
+        "rejected_response": "That.",
+    },
+    "LLaMA-Factory, KTO in a table": {"messages": ASKED + GOOD, "kto_tag": "false"},
+    "TRL, unpaired": {"prompt": "Which?", "completion": "That.", "label": False},
+    "TRL, unpaired, in a table": {"prompt": "Which?", "completion": "That.", "label": "False"},
+    "TRL, unpaired, in numbers": {"prompt": "Which?", "completion": "That.", "label": 0},
+    "ms-swift, KTO": {"messages": ASKED + BAD, "label": False},
+    "ms-swift, KTO of an answer": {"query": "Which?", "response": "That.", "label": False},
+}
+
+CHAT: dict[str, Any] = {"messages": ASKED + GOOD}
 
 REFUSED = {
     "TRL, whole texts": "bad_pair",
@@ -134,3 +177,46 @@ def test_a_text_in_brackets_is_a_text() -> None:
 def test_what_a_record_states_of_its_text_is_of_no_side() -> None:
     record = {**PREFERENCES["TRL, texts"], "_text_tokens": 7}
     assert parse(record, Layout(pair="chosen")).text_tokens is None
+
+
+@pytest.mark.parametrize("record", PREFERENCES.values(), ids=PREFERENCES)
+def test_preference_data_is_refused_by_its_name(record: dict[str, Any]) -> None:
+    with pytest.raises(BadRecord) as caught:
+        parse(record)
+    assert caught.value.reason == "preference_data"
+    assert any(f"{name!r}" in caught.value.detail for name in record)
+    assert "which answer to train on" in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {**CHAT, "rejected": False},
+        {**CHAT, "rejected": "no"},
+        {**CHAT, "chosen": True, "rejected": False},
+        {**CHAT, "chosen": 3, "rejected": [1, 2]},
+        {**CHAT, "chosen": "yes", "rejected": 0},
+        {**CHAT, "chosen": None, "rejected": None, "rejected_response": None, "kto_tag": None},
+        {**CHAT, "chosen": "", "rejected": "", "rejected_response": "", "rejected_messages": []},
+        {**CHAT, "label": True},
+        {**CHAT, "label": "cat"},
+        {**CHAT, "label": 0},
+        {"prompt": "Which?", "completion": "This.", "label": 3},
+        {"question": "Which?", "answer": "This.", "label": True},
+        {"input_ids": [1, 2], "chosen": "a", "rejected": "b"},
+    ],
+)
+def test_columns_of_these_names_alone_are_no_preferences(record: dict[str, Any]) -> None:
+    parsed = parse(record)
+    assert parsed.turns or parsed.input_ids
+
+
+def test_a_side_beside_turns_that_lack_it_is_not_lost(tmp_path: Path) -> None:
+    """The turns alone would be counted, and the answer that was named left out."""
+    shard = tmp_path / "pairs.jsonl"
+    pair = {"conversations": ASKED + GOOD + ASKED, "chosen": GOOD[0], "rejected": BAD[0]}
+    texts = {"prompt": "Which?", "chosen": "This.", "rejected": "That."}
+    shard.write_text(json.dumps(pair) + "\n" + json.dumps(texts) + "\n")
+    columns = {"response": "chosen"}
+    told = estimate_lengths([str(shard)], tmp_path / "one", columns=columns, workers=1)
+    assert (told.num_samples, told.rejected) == (2, {"preference_data": 1})

@@ -10,9 +10,8 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from clips import write_clip
+from clips import write_clip, write_sound
 from reading import open_media
-from sounds import write_sound
 
 from packidx.errors import BadRecord
 from packidx.records.media.clips import Audio, audio_info, resampled_length

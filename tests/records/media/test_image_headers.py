@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
-from range_reads import Reads
+from reading import Reads
 
 from packidx.errors import SourceError
 from packidx.io import ranges

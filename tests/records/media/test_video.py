@@ -13,9 +13,8 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from clips import decode, trim, write_clip
+from clips import decode, trim, write_clip, write_sound
 from PIL import Image
-from sounds import write_sound
 
 from packidx.errors import BadRecord, MissingExtraError
 from packidx.records.conversation import Media, MediaInfo

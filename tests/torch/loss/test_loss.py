@@ -17,7 +17,6 @@ from trained_packs import (
     Encode,
     gradients,
     largest_difference,
-    planned_denominator,
     tiny_model,
     trained_index,
 )
@@ -109,21 +108,6 @@ def test_packed_is_the_definition(
     assert largest_difference(grads, expected) < 1e-5
 
 
-def test_the_comparison_can_fail(index: Index) -> None:
-    """Other weights, or a mean per pack as trainers compute it, are far from each other."""
-    sampler = PackSampler(index, global_batch=BATCH)
-    labels = [index.pack(k).stats["label_tokens"] for k in sampler.packs_of_step(0)]
-    assert max(labels) >= 100 * min(labels)
-    grads = {name: reference(index, name)[1] for name in WEIGHTS}
-    assert largest_difference(grads["token"], grads["sample"]) > 1e-3
-    assert largest_difference(grads["square"], grads["sample"]) > 1e-3
-    assert largest_difference(grads["square"], grads["token"]) > 1e-3
-    model, dataset = tiny_model(), PackedDataset(index, Encode())
-    for number in sampler.packs_of_step(0):
-        (model(**collate(dataset[number])).loss / BATCH).backward()
-    assert largest_difference(gradients(model), grads["token"]) > 1e-3
-
-
 def test_per_token_weights_are_internvls() -> None:
     counts = torch.tensor([0, 1, 4, 100])
     expected = {"token": [0, 1, 1, 1], "sample": [0, 1, 0.25, 0.01], "square": [0, 1, 0.5, 0.1]}
@@ -133,16 +117,6 @@ def test_per_token_weights_are_internvls() -> None:
         assert weights.total(counts.numpy()) == pytest.approx(
             float((counts * torch.tensor(values)).sum())
         )
-
-
-@pytest.mark.parametrize("name", WEIGHTS)
-def test_planned_denominator_is_what_the_batches_hold(index: Index, name: str) -> None:
-    sampler, dataset = PackSampler(index, global_batch=BATCH), PackedDataset(index, Encode())
-    for step in range(sampler.num_steps):
-        batches = [collate(dataset[k]) for k in sampler.packs_of_step(step)]
-        planned = planned_denominator(sampler, step, name)
-        assert planned == pytest.approx(seen_denominator(batches, LossWeights(name)), rel=1e-14)
-        assert planned > 0
 
 
 def test_a_batch_without_labels_adds_nothing(index: Index) -> None:

@@ -1,9 +1,10 @@
-"""prepare_model and check_isolation on real models: what they set, refuse, find and say."""
+"""prepare_model and check_isolation on real models, also under flash-attn's arguments."""
 
 from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
 import transformers
+from plain_flash import PlainFlash, plain_flash, use_flash
 from tiny_models import (
+    FAMILIES,
     encoded_samples,
     fresh,
     packs_of,
@@ -169,3 +172,58 @@ def test_an_attention_that_the_model_does_not_know_is_found(tmp_path: Path) -> N
         check_isolation(tiny("qwen3"), pack, attention="varlen")
     with pytest.raises(IsolationError, match="2-D attention_mask"):
         check_isolation(tiny("qwen3"), pack, attention="indexed")
+
+
+OF_FLASH = [family for family in FAMILIES if family != "gemma3"]
+
+
+@pytest.fixture
+def kernel() -> Iterator[PlainFlash]:
+    with plain_flash() as plain:
+        yield plain
+
+
+@pytest.mark.parametrize("family", OF_FLASH)
+def test_samples_stay_apart(tmp_path: Path, family: str, kernel: PlainFlash) -> None:
+    (pack,) = packs_of(tmp_path, family)
+    bounds = tuple(pack.joined()["cu_seqlens"].tolist())
+    sdpa, flash = prepare_model(fresh(family)), prepare_model(use_flash(fresh(family)))
+    check_isolation(flash, pack, attention="flash")
+    assert bounds in kernel.causal
+    assert bool(kernel.both_ways) == (family != "qwen3")
+    assert bounds not in kernel.both_ways  # a tower's images lie elsewhere
+    with torch.no_grad():
+        want = sdpa(**collate(pack)).logits
+        torch.testing.assert_close(flash(**collate(pack, "flash")).logits, want, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("family", OF_FLASH)
+def test_bounds_of_other_samples_are_found(tmp_path: Path, family: str, kernel: PlainFlash) -> None:
+    (pack,) = packs_of(tmp_path, family)
+    flash = prepare_model(use_flash(fresh(family)))
+
+    def one_sample(pack: Any) -> dict[str, Any]:
+        batch = collate(pack, "flash")
+        length = batch["input_ids"].shape[1]
+        bounds = torch.tensor([0, length], dtype=torch.int32)
+        return {
+            **batch,
+            **dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), bounds),
+            **dict.fromkeys(("max_length_q", "max_length_k"), length),
+        }
+
+    with pytest.raises(MismatchError, match=r"its logits in the pack differ"):
+        check_isolation(flash, pack, attention="flash", collate=one_sample)
+
+
+def test_gemma3_is_refused_under_flash() -> None:
+    """Its images are seen in both directions, which no such kernel knows."""
+    with pytest.raises(MismatchError, match="sees an image's tokens in both directions, which fl"):
+        prepare_model(use_flash(fresh("gemma3")))
+
+
+@pytest.mark.parametrize("attention", ["eager", "flex_attention"])
+def test_the_attention_is_set(attention: str) -> None:
+    """Qwen2.5-VL refuses flex_attention when it is loaded."""
+    model = prepare_model(fresh("qwen2_5_vl"), attention=attention)
+    assert model.config.get_text_config()._attn_implementation == attention

@@ -1,23 +1,29 @@
-"""Samples in packs: padding, dummy images, media that were planned."""
+"""Samples in packs: padding, dummy images, ``on_mismatch="fit"``, and how tensors are joined."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
+from manifests import edit, fingerprinted, refresh
 from plan_rules import broken_rules
-from small_packs import make_index, media_spans, record
-from torch_packs import IMAGE, SyntheticEncode
+from small_packs import length_of, make_index, media_spans, record, write_lengths
+from torch_packs import IMAGE, SyntheticEncode, pack
 
-from packidx import estimate_lengths, plan_packs
+from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
 from packidx.errors import MismatchError, OptionError
-from packidx.torch import PackedDataset
+from packidx.index import Index
+from packidx.torch import Pack, PackedDataset, collate
+from packidx.torch.joining import join_media
 from packidx.torch.sample import normalise_sample
 
 TEXTS = [record(seed, [5 + seed]) for seed in range(6)]
@@ -206,3 +212,260 @@ def test_a_cut_sample_whose_image_moved_is_told(tmp_path: Path) -> None:
     with pytest.raises(MismatchError, match="has media outside of them"):
         PackedDataset(index, Other([20, (4, 4), 13]))[0]
     assert len(PackedDataset(index, SyntheticEncode())[0].joined()["input_ids"]) == 24
+
+
+PARTS = [
+    [[5 + 7 * n] for n in range(9)],
+    [[3, (4, 4), 2 + n] for n in range(6)],
+    [[70], [95], [1], [2, (8, 8), 90, (4, 4), 6]],
+]
+GUESSED = [record(n, parts) for n, parts in enumerate(itertools.chain(*PARTS))]
+
+
+def guessed(folder: Path, records: list[dict[str, Any]], factor: float, **options: Any) -> Index:
+    """A plan of lengths that are so many times the true ones, 1 at least, as guesses are stated."""
+    folder.mkdir(exist_ok=True)
+    lengths = write_lengths(folder, {"all": records})
+    part = lengths / "part-00000.parquet"
+    table = pq.read_table(part)
+    false = [max(1, int(n * factor)) for n in table["length"].to_pylist()]
+    unknown = [None] * len(false)
+    changes = {"length": false, "method": ["heuristic"] * len(false)}
+    changes |= {"media": unknown, "label_tokens": unknown, "audio_tokens": [0] * len(false)}
+    for name, values in changes.items():
+        field = table.schema.field(name)
+        table = table.set_column(
+            table.column_names.index(name), field, [pa.array(values, field.type)]
+        )
+    pq.write_table(table, part)
+    methods = {"methods": {"heuristic": len(false)}}
+    edit(lengths, lambda manifest: manifest.update(fingerprinted(manifest | methods)))
+    refresh(lengths)
+    plan_packs(lengths, folder / "index", **options)
+    return open_index(folder / "index")
+
+
+class Own(SyntheticEncode):
+    """Says for itself how long a sample is."""
+
+    def whole(self, sample_id: int, records: list[dict[str, Any]]) -> torch.Tensor:
+        ids: torch.Tensor = self(records[sample_id])["input_ids"]
+        return ids
+
+
+def check_packs(
+    dataset: PackedDataset, records: list[dict[str, Any]], capacity: int
+) -> tuple[set[int], dict[int, dict[str, Any]]]:
+    """Samples that were read, with ids equal to the encoder's, and those that are named as left
+    out; no pack is above its capacity, and each takes what there is room for, in order."""
+    options, encode = dataset.index.snapshot.options, Own()
+    align = options.align
+    room = (capacity - options.reserve) // options.pad_pack_to * options.pad_pack_to
+    held: set[int] = set()
+    told: dict[int, dict[str, Any]] = {}
+    for each in dataset:
+        pack = each.joined()
+        bounds, lengths = pack["cu_seqlens"].tolist(), pack["lengths"].tolist()
+        assert bounds[-1] == len(pack["input_ids"]) == len(pack["labels"]) <= capacity
+        assert bounds[-1] % options.pad_pack_to == 0
+        assert pack["max_seqlen"] == max(b - a for a, b in itertools.pairwise(bounds))
+        ids = pack["sample_ids"].tolist()
+        planned = [sample.sample_id for sample in dataset.index.pack(pack["pack_id"]).samples]
+        assert ids == [number for number in planned if number in ids]  # in order of position
+        for number, start, length in zip(ids, bounds, lengths, strict=False):
+            whole = encode.whole(number, records)
+            assert torch.equal(pack["input_ids"][start : start + length], whole)
+            assert pack["position_ids"][0, start : start + length].tolist() == [*range(length)]
+            held.add(number)
+        slots = dict(zip(ids, (b - a for a, b in itertools.pairwise(bounds)), strict=False))
+        for event in each.events:
+            assert (event["kind"], event["done"]) == ("no_room", "left_out")
+            found = length_of(records[event["sample_id"]]["parts"])
+            assert event["found"] == found
+            # No room beside those before it, of which none was left out later.
+            before = planned.index(event["sample_id"])
+            ahead = [number for number in ids if planned.index(number) < before]
+            assert sum(slots[number] for number in ahead) + -(-found // align) * align > room
+            told[event["sample_id"]] = event
+    return held, told
+
+
+RULES: list[dict[str, Any]] = [
+    {},
+    {"align": 8},
+    {"pad_pack_to": 32},
+    {"margin": 0.25},
+    {"reserve": 48, "align": 4, "pad_pack_to": 16},
+]
+
+
+@pytest.mark.parametrize("factor", [0.1, 0.4, 0.9, 1, 1.7])
+@pytest.mark.parametrize("rules", RULES, ids=str)
+def test_every_sample_is_in_its_pack_or_named(
+    tmp_path: Path, factor: float, rules: dict[str, Any]
+) -> None:
+    index = guessed(tmp_path, GUESSED, factor, capacity=128, **rules)
+    dataset = PackedDataset(index, Own(), on_mismatch="fit")
+    held, told = check_packs(dataset, GUESSED, 128)
+    dropped = set(index.dropped()["sample_id"].to_pylist())
+    assert held | told.keys() | dropped == {*range(len(GUESSED))}
+    assert not held & told.keys() and not (held | told.keys()) & dropped
+    lost = dataset.events.left_out
+    assert (lost.samples, lost.tokens) == (len(told), sum(e["found"] for e in told.values()))
+    if factor >= 1:  # every pack has room for all that it was planned to have
+        assert not told
+    if factor == 0.1:
+        assert told
+
+
+def test_a_pack_of_which_nothing_is_left_is_pad_tokens(tmp_path: Path) -> None:
+    records = [record(0, [300]), record(1, [20])]
+    rules: dict[str, Any] = {"margin": 0, "max_samples": 1, "pad_pack_to": 16}
+    index = guessed(tmp_path, records, 0.2, capacity=64, **rules)
+    dataset = PackedDataset(index, Own(), on_mismatch="fit")
+    packs = list(dataset)
+    (empty,) = [pack for pack in packs if not len(pack.samples)]
+    joined = empty.joined()
+    assert empty.sample_ids.dtype == torch.int64
+    assert len(joined["input_ids"]) == 16 and joined["labels"].eq(-100).all()
+    assert empty.events[0]["found"] == 300
+    for attention in ("sdpa", "flash", "thd", "indexed"):
+        assert collate([empty], attention)["input_ids"].shape == (1, 16)
+        assert collate(packs, attention)["labels"].ne(-100).sum() == 19
+
+
+@pytest.mark.parametrize("on_long", ["split", "truncate"])
+def test_plans_that_cut_guesses_are_refused(tmp_path: Path, on_long: str) -> None:
+    records = [record(0, [150]), record(1, [9])]
+    index = guessed(tmp_path, records, 0.9, capacity=60, on_long=on_long)
+    with pytest.raises(OptionError, match="plan with --on-long drop"):
+        PackedDataset(index, Own(), on_mismatch="fit")
+    whole = guessed(tmp_path / "whole", records[1:], 0.9, capacity=60, on_long=on_long)
+    assert len(PackedDataset(whole, Own(), on_mismatch="fit")[0].samples) == 1
+
+
+class Adding(SyntheticEncode):
+    """Adds tensors of its own to each sample with images.
+
+    Args:
+        make: (number of patches, number of tokens) → the tensors.
+    """
+
+    def __init__(self, make: Any, join: Any = None) -> None:
+        super().__init__()
+        self.make = make
+        if join is not None:
+            self.join = join
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        sample = super().__call__(record)
+        if "pixel_values" in sample:
+            sample |= self.make(len(sample["pixel_values"]), len(sample["input_ids"]))
+        return sample
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Index:
+    return make_index(tmp_path, {"text": TEXTS, "image": IMAGES}, capacity=64)
+
+
+# -- rules that are known by name ------------------------------------------------------------------
+
+
+def test_indices_of_patches_go_on_through_samples_and_packs() -> None:
+    """Molmo 2: of the patches of all crops; -1 is none."""
+
+    def sample(crops: int, patches: int, index: list[list[int]]) -> dict[str, torch.Tensor]:
+        pooling = torch.tensor(index, dtype=torch.int32)
+        return {"pixel_values": torch.rand(crops, patches, 3), "image_token_pooling": pooling}
+
+    parts = [sample(2, 5, [[0, 9]]), sample(1, 5, [[0, -1], [4, 3]]), sample(3, 5, [[14, 0]])]
+    joined = join_media(parts)["image_token_pooling"]
+    assert joined.tolist() == [[0, 9], [10, -1], [14, 13], [29, 15]]
+    assert joined.dtype == torch.int32
+    in_packs = join_media([join_media(parts[:1]), join_media(parts[1:])])
+    assert in_packs["image_token_pooling"].tolist() == joined.tolist()
+    pooled = [part["pixel_values"].flatten(0, 1)[part["image_token_pooling"][-1]] for part in parts]
+    whole = join_media(parts)["pixel_values"].flatten(0, 1)
+    for row, values in zip((0, 2, 3), pooled, strict=True):
+        assert torch.equal(whole[joined[row]], values)
+
+
+def test_an_index_without_what_it_counts_is_refused() -> None:
+    with pytest.raises(MismatchError, match="rows of pixel_values, without pixel_values"):
+        join_media([{"image_token_pooling": torch.tensor([[0]])}])
+
+
+def test_patches_side_by_side_are_joined_side_by_side() -> None:
+    """MiniCPM-V reads the first row of them alone."""
+    parts = [
+        {"pixel_values": torch.rand(1, 3, 14, 14 * n), "target_sizes": torch.tensor([[1, n]])}
+        for n in (4, 6)
+    ]
+    joined = join_media(parts)
+    assert joined["pixel_values"].shape == (1, 3, 14, 140)
+    assert torch.equal(joined["pixel_values"][..., 56:], parts[1]["pixel_values"])
+    assert joined["target_sizes"].tolist() == [[1, 4], [1, 6]]
+    parts[1]["pixel_values"] = torch.rand(1, 3, 16, 28)
+    with pytest.raises(MismatchError, match="pixel_values with different shapes"):
+        join_media(parts)
+
+
+def test_a_model_that_takes_lists_gets_lists() -> None:
+    """UnlimitedOCR splits its tiles by them."""
+
+    def tiled(tiles: list[int]) -> Pack:
+        grids = torch.tensor([[1, n] for n in tiles])
+        return pack([4], num_local_patches=torch.tensor(tiles), patches_grid=grids)
+
+    batch = collate([tiled([2, 3]), tiled([4])])
+    assert batch["num_local_patches"] == [2, 3, 4]
+    assert batch["patches_grid"] == [[1, 2], [1, 3], [1, 4]]
+    alone = tiled([2])
+    del alone.samples[0]["patches_grid"]
+    assert torch.equal(collate(alone)["num_local_patches"], torch.tensor([2]))
+
+
+# -- names that nobody knows -----------------------------------------------------------------------
+
+
+def numbers(patches: int, tokens: int) -> dict[str, Any]:
+    return {"first_patches": torch.tensor([0, patches - 1, -1])}
+
+
+def test_unknown_whole_numbers_are_refused_by_name(index: Index) -> None:
+    dataset = PackedDataset(index, Adding(numbers))
+    with pytest.raises(MismatchError, match=r"first_patches \[3\].*join = \{'first_patches': RULE"):
+        [dataset[k] for k in range(len(dataset))]
+    read = PackedDataset(index, SyntheticEncode())[0]
+    read.samples[0]["own"] = torch.tensor([1])
+    with pytest.raises(MismatchError, match="encode returned own"):
+        collate([read])
+
+
+def test_the_encoder_says_how_its_own_are_joined(index: Index) -> None:
+    def make(patches: int, tokens: int) -> dict[str, Any]:
+        return {
+            **numbers(patches, tokens),
+            "areas": torch.full((1, patches), patches),
+            "scores": torch.full((2,), patches),
+            "kinds": torch.full((tokens,), 3),
+        }
+
+    rules = {"areas": "last", "scores": "rows", "kinds": "tokens"}
+    rules["first_patches"] = "index:pixel_values"
+    dataset = PackedDataset(index, Adding(make, rules))
+    packs = list(dataset)
+    batch = collate(packs)
+    patches = len(batch["pixel_values"])
+    assert batch["areas"].shape == (1, patches)
+    ends = batch["first_patches"].view(-1, 3)
+    assert ends[:, 2].eq(-1).all() and len(ends) == len(IMAGES) > 2
+    assert ends[1:, 0].tolist() == (ends[:-1, 1] + 1).tolist() and int(ends[-1, 1]) == patches - 1
+    assert len(batch["scores"]) == 2 * len(IMAGES)
+    assert batch["kinds"].shape == batch["input_ids"].shape
+    for row, each in enumerate(packs):
+        kinds = each.joined()["kinds"]
+        assert torch.equal(batch["kinds"][row, : len(kinds)], kinds)
+    # What has none is filled with 0: text samples, and what pads a row.
+    assert set(batch["kinds"].unique().tolist()) == {0, 3}
