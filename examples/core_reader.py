@@ -99,13 +99,14 @@ class CoreIndex:
         full, tail, each = n // block, n % block, block // chunk
         k = [mix(key ^ purpose) for purpose in range(8)]
         drawn, exchanged = k[5] % n, {}
-        for t in range(tail if drawn < full * block else 0):
+        by_column = self.manifest["result"]["schedule"].startswith("by:")
+        for t in range(tail if drawn < full * block and not by_column else 0):
             place = drawn // block * block + permute(t // chunk, each, k[6]) * chunk
             place += permute(t % chunk, chunk, k[7])
             exchanged |= {place: full * block + t, full * block + t: place}
         for p in range(n):
             if p < full * block:
-                number = permute(p // block, full, k[1])
+                number = p // block if by_column else permute(p // block, full, k[1])
                 slot = number * each + permute(p % block // chunk, each, mix(number ^ k[2]))
                 place = slot * chunk + permute(p % chunk, chunk, mix(slot ^ k[3]))
             else:

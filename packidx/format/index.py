@@ -40,10 +40,11 @@ from packidx.format.schema import (
     STORED_PACKS,
     STORED_SAMPLES,
 )
-from packidx.format.terms import MAX_CAPACITY, GroupBy, OnLong, Schedule, Side, lost_percent
+from packidx.format.terms import MAX_CAPACITY, GroupBy, OnLong, Side, lost_percent
 from packidx.io import urls
 from packidx.io.cache import StoredFile
 
+_Schedule = Annotated[str, Meta(pattern=r"^(stratified|random|by:.+)\Z")]
 _Tokens = Annotated[int, Meta(ge=1, le=MAX_CAPACITY)]
 
 
@@ -123,7 +124,7 @@ class Options(JsonObject, frozen=True, kw_only=True):
     reserve: Annotated[int, Meta(ge=0, le=MAX_CAPACITY)]
     holdout: str | None
     side: Side
-    schedule: Schedule
+    schedule: _Schedule
     global_batch: _Tokens | None
     micro_steps: _Tokens
     window_shards: _Tokens | None
@@ -207,6 +208,7 @@ class Window(Sums, frozen=True, kw_only=True):
         strategies: the rules that were taken.
         bounds: names of the proofs of the lower bound.
         dropped_of: source -> dropped samples, of sources that have some.
+        order_kept: of a schedule ``by:COLUMN``, the correlation of ranks and places of samples.
         files: table by table.
     """
 
@@ -217,6 +219,7 @@ class Window(Sums, frozen=True, kw_only=True):
     strategies: tuple[str, ...]
     bounds: tuple[str, ...]
     dropped_of: Mapping[str, Count]
+    order_kept: Number | None = None
     files: tuple[TableFile, ...]
 
     def files_of(self, table: str) -> list[TableFile]:
@@ -245,10 +248,11 @@ class Result(Sums, frozen=True, kw_only=True):
     bound: str
     gap: Integer
     gap_percent: Number
-    schedule: Schedule
+    schedule: _Schedule
     schedule_block: Positive
     schedule_chunk: Positive
     lost_percent: Number
+    order_kept: Number | None = None
 
     @classmethod
     def of(cls, windows: Sequence[Window], options: Options, blocks: tuple[int, int]) -> "Result":
@@ -276,6 +280,7 @@ class Result(Sums, frozen=True, kw_only=True):
             schedule=options.schedule,
             schedule_block=blocks[0],
             schedule_chunk=blocks[1],
+            order_kept=windows[0].order_kept if windows else None,
             lost_percent=lost_percent(sums["num_tokens_lost"], sums["num_tokens_eligible"]),
         )
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 OnLong = Literal["drop", "split", "truncate", "error"]
 GroupBy = Literal["source", "media_type"]
-Schedule = Literal["stratified", "random"]
+SCHEDULE_NAMES = ("stratified", "random", "by:COLUMN")
 Side = Literal["train", "holdout"]
 PAIR_SIDES = ("chosen", "rejected")
 """Values of `packidx.format.manifest.Layout.pair`: the answer of preference pairs to use."""

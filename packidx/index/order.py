@@ -56,10 +56,20 @@ class EpochOrder:
         block: `result.schedule_block` of the manifest.
         chunk: `result.schedule_chunk`; `block` is a multiple.
         key: from `order_key`.
+        keeps_blocks: blocks stay in their order, and the tail where it is: of a schedule by a
+            column.
     """
 
-    def __init__(self, ranges: Sequence[Sequence[int]], block: int, chunk: int, key: int) -> None:
+    def __init__(
+        self,
+        ranges: Sequence[Sequence[int]],
+        block: int,
+        chunk: int,
+        key: int,
+        keeps_blocks: bool = False,
+    ) -> None:
         self.block, self.chunk, self.key = block, chunk, key
+        self.keeps_blocks = keeps_blocks
         blocks, chunks, packs = [], [], []  # those that fill no chunk come last
         for first, count in ranges:
             in_blocks, in_chunks = count // block * block, count // chunk * chunk
@@ -104,7 +114,9 @@ class EpochOrder:
         """Return where in the plan positions of full blocks are, blocks, chunks and packs
         permuted."""
         block, chunk = np.uint64(self.block), np.uint64(self.chunk)
-        number = permute(where // block, self.full, self._derive_key(1))
+        number = where // block
+        if not self.keeps_blocks:
+            number = permute(number, self.full, self._derive_key(1))
         per_block = self.block // self.chunk
         slot = where % block // chunk
         slot = permute(slot, per_block, splitmix64s(number ^ np.uint64(self._derive_key(2))))
@@ -122,7 +134,7 @@ class EpochOrder:
         then stays; from a block the tail's whole chunks take chunks, its rest packs of one more.
         """
         drawn = self._derive_key(5) % max(1, self.num_packs)
-        if not self.tail or drawn >= self.full * self.block:
+        if not self.tail or self.keeps_blocks or drawn >= self.full * self.block:
             return np.zeros(0, np.int64)
         tail = np.arange(self.tail, dtype=np.uint64)
         slot = permute(tail // np.uint64(self.chunk), self.block // self.chunk, self._derive_key(6))
@@ -200,7 +212,8 @@ def packs_per_step(snapshot: IndexManifest) -> int | None:
 def epoch_order(snapshot: IndexManifest, seed: int = 0, epoch: int = 0) -> EpochOrder:
     """The order in which `epoch` trains on the packs of a snapshot."""
     result, key = snapshot.result, order_key(snapshot.snapshot_id, seed, epoch)
-    return EpochOrder(snapshot.ranges, result.schedule_block, result.schedule_chunk, key)
+    block, chunk = result.schedule_block, result.schedule_chunk
+    return EpochOrder(snapshot.ranges, block, chunk, key, result.schedule.startswith("by:"))
 
 
 def check_rank(rank: int, world_size: int) -> None:

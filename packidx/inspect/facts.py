@@ -98,6 +98,11 @@ def _describe_schedule(result: Result) -> str:
     """Name the schedule and the ranks it has power for: a rank has one pack of each micro-step."""
     if result.schedule == "random":
         return "random"
+    if result.order_kept is not None:
+        return (
+            f"{result.schedule}: kept to {result.order_kept:.3f} (correlation of samples' ranks and"
+            " places; 1 is the column's own order)"
+        )
     chunk = result.schedule_chunk
     number, ranks = result.schedule_block // chunk, f"for up to {number_of(chunk, 'rank')}"
     if number > 1:

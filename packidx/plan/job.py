@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replace_fields
 from fractions import Fraction
 from itertools import accumulate
 from typing import Any
@@ -18,6 +19,7 @@ from packidx.format.schema import MEDIA_COUNTERS, METHODS
 from packidx.index.reader import Index
 from packidx.lengths.table import Lengths
 from packidx.packing.streams import WINDOW
+from packidx.plan.curriculum import read_ranking
 from packidx.plan.options import PlanOptions
 from packidx.plan.resolved import with_defaults
 from packidx.plan.select.mixture import SourceTotals, sample_ratios, weights_of
@@ -92,6 +94,8 @@ def prepare_job(
         progress("reading what training has had")
         rules, continues = continue_from(table, *resume, rules)
         excluded = excluded or resume[0].snapshot.options.excluded
+    ranking = read_ranking(options.schedule, asked.order, table.columns)
+    rules = replace_fields(rules, ranking=ranking)
     rows_of_window = asked.rows_of_window
     has_shards = bool(shard_ends(table))
     options = replace(
@@ -110,6 +114,11 @@ def prepare_job(
         windows = [WindowRange(0, 0, table.num_samples)]
         size = rows_of_window or WINDOW
         options = replace(options, window_shards=None, window_samples=size, schedule="random")
+    if ranking is not None and len(windows) > 1:
+        raise OptionError(
+            f"--schedule {options.schedule} sorts all packs at once, and these samples are planned"
+            f" in {len(windows)} windows: raise --window"
+        )
     return PlanJob(table, output, options, rules, windows)
 
 

@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Any, get_args, get_type_hints
 
 from packidx.errors import OptionError
-from packidx.format.terms import MAX_CAPACITY, GroupBy, OnLong, Schedule
+from packidx.format.terms import MAX_CAPACITY, SCHEDULE_NAMES, GroupBy, OnLong
 from packidx.io.files import parse_size
 
 DECIMALS = 9
@@ -194,9 +194,16 @@ class PlanOptions:
     """Beside ``key`` a column ``source`` may say whose key it is."""
     schedule: str = option_field(
         "stratified",
-        "Order of the packs: stratified (micro-steps of equal cost, each step of the whole mix) "
-        "or random.",
-        choices=get_args(Schedule),
+        "Order of the packs: stratified (micro-steps of equal cost, each step of the whole mix), "
+        "random, or by:COLUMN (packs by their samples' mean rank in a column).",
+        "NAME",
+    )
+    """A column of the lengths, or of the file that `order` names."""
+    order: str | None = option_field(
+        None,
+        "Parquet with the column of --schedule by:COLUMN, and `key` or `sample_id`.",
+        "FILE",
+        is_stored=False,
     )
     global_batch: int | None = option_field(
         None,
@@ -293,11 +300,18 @@ class PlanOptions:
         for share in (self.holdout, self.holdout_only):
             if share is not None:
                 parse_share(str(share))
-        if self.align_media and (self.schedule == "random" or self.lanes is not None):
+        is_by = self.schedule.startswith("by:") and len(self.schedule) > 3
+        if self.schedule not in SCHEDULE_NAMES[:2] and not is_by:
+            raise OptionError(
+                f"schedule is {self.schedule!r}: choose one of {', '.join(SCHEDULE_NAMES)}"
+            )
+        if is_by and self.lanes is not None:
+            raise OptionError("schedule by:COLUMN cannot be combined with lanes: leave one out")
+        if self.align_media and (self.schedule != "stratified" or self.lanes is not None):
             raise OptionError(
                 "align-media cannot be combined with "
-                f"{'lanes' if self.lanes is not None else 'schedule random'}, which has no"
-                " micro-steps: leave one of them out"
+                f"{'lanes' if self.lanes is not None else f'schedule {self.schedule}'}, whose"
+                " micro-steps are not of one kind: leave one of them out"
             )
         if self.rows_of_window is None:
             self.memory_bytes()
@@ -358,7 +372,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("memory", "memory_model", "seed"),
     ),
     "room in a pack": ("margin", "align", "pad_pack_to", "reserve"),
-    "order": ("schedule", "global_batch", "micro_steps", "align_media", "cost"),
+    "order": ("schedule", "order", "global_batch", "micro_steps", "align_media", "cost"),
     "scale": ("window", "lanes"),
 }
 """Name of a group -> fields of `PlanOptions`."""

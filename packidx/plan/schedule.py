@@ -14,17 +14,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import get_args
 
 import numpy as np
 
 from packidx.arrays import Bools, Float64s, Int64s
-from packidx.format.terms import Schedule
 from packidx.hashing import derive_key
 from packidx.index.cost import fixed_point
 from packidx.permutation import permutation, permute
 
-SCHEDULES = get_args(Schedule)
+SCHEDULES = ("stratified", "random")
 
 # Packs per block of a random order: what an epoch reads together from few row groups.
 RANDOM_BLOCK = 1024
@@ -88,7 +86,7 @@ def schedule_packs(
         own = derive_key(key, "rest", number) if number else derive_key(key, "rest")
         chosen = permute(numbers, len(packs), own).astype(np.int64)
         left.append(packs[chosen])
-        cut.append(_micro_steps(llm, vit, np.delete(packs, chosen), chunk))
+        cut.append(micro_steps_by_cost(llm, vit, np.delete(packs, chosen), chunk))
     total = llm + vit
     largest = float(total.max(initial=0.0))
     chunks = np.concatenate(cut)
@@ -115,7 +113,7 @@ def _share_rest(rest: int, sizes: Sequence[int], chunk: int) -> list[int]:
     return [of_text * chunk, (steps - of_text) * chunk]
 
 
-def _micro_steps(llm: Float64s, vit: Float64s, packs: Int64s, chunk: int) -> Int64s:
+def micro_steps_by_cost(llm: Float64s, vit: Float64s, packs: Int64s, chunk: int) -> Int64s:
     """`packs` as micro-steps, int64 [len(packs) / chunk, chunk]; neighbours are near in cost."""
     largest = float(llm.max(initial=0.0))
     number = len(packs) // chunk

@@ -22,6 +22,7 @@ from packidx.packing.slots import Slots, join_slots
 from packidx.packing.solve import Problem, Solution, bound_of, solve_problem
 from packidx.packing.streams import LaneOrder, expected_copies, most_copies, pack_window
 from packidx.plan.align_media import divide_packs
+from packidx.plan.curriculum import order_packs
 from packidx.plan.job import WindowRange
 from packidx.plan.schedule import schedule_packs
 from packidx.plan.select.items import Items, make_items
@@ -136,6 +137,7 @@ class WindowPlan:
         group: int32 [packs], the group of each pack.
         slots: of all items.
         strategies: the rules that were taken, sorted.
+        ranks: int64 [items], by which packs are sorted; None without a schedule ``by:COLUMN``.
         bounds: of each group, packs that no plan can go below, and the name of the proof.
     """
 
@@ -148,6 +150,7 @@ class WindowPlan:
     slots: Slots
     strategies: tuple[str, ...]
     bounds: list[tuple[int, str]]
+    ranks: Int64s | None = None
 
     @property
     def num_samples(self) -> int:
@@ -158,12 +161,12 @@ class WindowPlan:
         packed[self.items.row] = True
         return int(packed.sum())
 
-    def ordered(self, block: int) -> tuple[Sums, Int32s, Int32s]:
+    def ordered(self, block: int) -> tuple[Sums, Int32s, Int32s, float | None]:
         """Compose the packs and put them in order, `block` to an optimizer step.
 
         Returns:
-            The packs, the group of each, and the numbers in `items` of their samples, by pack and
-            position.
+            The packs, the group of each, the numbers in `items` of their samples, by pack and
+            position, and how far the order of ranks was kept, if there are any.
         """
         slots, group, media = self.slots, self.group, None
         if self.options.align_media:
@@ -173,7 +176,13 @@ class WindowPlan:
             media = np.bincount(slots.pack, has_media[slots.item], slots.num_packs) > 0
         sums = sum_up(self.items, slots, self.options.pad_pack_to)
         totals = {name: values for name, (values, _) in sums.items()}
-        order = self._schedule_packs(slots, totals, block, media)
+        if self.ranks is None:
+            order, kept = self._schedule_packs(slots, totals, block, media), None
+        else:
+            costs = pack_cost(self.options.cost_model, totals)
+            key = derive_key(self.options.seed, "packs", self.window.number, 0)
+            steps = block, self.options.micro_steps
+            order, kept = order_packs(slots, self.ranks, costs, steps, key)
         sums = {
             name: (values[order], None if null is None else null[order])
             for name, (values, null) in sums.items()
@@ -184,7 +193,7 @@ class WindowPlan:
         ordered = np.empty(len(slots.item), np.int32)
         for chosen, pack, position in slots.chunks():
             ordered[first[pack] + position] = slots.item[chosen]
-        return sums, group[order], ordered
+        return sums, group[order], ordered, kept
 
     def _schedule_packs(
         self, slots: Slots, sums: dict[str, Int64s], block: int, media: Bools | None
@@ -228,6 +237,8 @@ def plan_window(table: Lengths, window: WindowRange, options: Options, rules: Ru
         OptionError, FormatError: an option has no meaning for these rows, or a value is wrong.
     """
     unused = {"text_tokens", "num_turns", "method"}
+    if rules.ranking is not None:
+        unused.discard(rules.ranking.column)
     if options.on_long not in ("split", "truncate"):
         unused.add("label_spans")
     columns = [name for name in table.columns if name not in unused]
@@ -258,7 +269,11 @@ def plan_window(table: Lengths, window: WindowRange, options: Options, rules: Ru
     strategies = tuple(sorted({solution.strategy for solution in solutions}))
     bounds = [solution.bound for solution in solutions]
     numbers = np.concatenate(group)
-    return WindowPlan(window, options, items, dropped, names, numbers, slots, strategies, bounds)
+    of_rows = None if rules.ranking is None else rules.ranking.rank_samples(rows)
+    ranks = None if of_rows is None else of_rows[items.row]
+    return WindowPlan(
+        window, options, items, dropped, names, numbers, slots, strategies, bounds, ranks
+    )
 
 
 def solve_stream(

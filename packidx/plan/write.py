@@ -33,9 +33,10 @@ def write_window(folder: Path | None, plan: WindowPlan, block: int) -> Window:
     items, dropped = plan.items, plan.dropped
     files = None if folder is None else WindowFiles(folder)
     num_packs = num_pieces = num_tokens = without_labels = 0
+    order_kept: float | None = None
     try:
         if items.num_samples:
-            sums, group, ordered = plan.ordered(block)
+            sums, group, ordered, order_kept = plan.ordered(block)
             sizes, (tokens, _) = sums["num_samples"][0], sums["length"]
             if files is not None:
                 files.write("packs", _packs_table(sums, group, plan.group_names))
@@ -75,6 +76,7 @@ def write_window(folder: Path | None, plan: WindowPlan, block: int) -> Window:
         strategies=plan.strategies,
         lower_bound=sum(bound for bound, _ in plan.bounds),
         bounds=tuple(dict.fromkeys(name for _, name in plan.bounds)),
+        order_kept=order_kept,
         num_packs_divided=num_packs - plan.slots.num_packs,
         files=written,
     )

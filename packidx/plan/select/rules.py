@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -25,6 +25,9 @@ from packidx.index.order import consumed_packs
 from packidx.index.reader import Index
 from packidx.io.urls import absolute
 from packidx.lengths.table import Lengths, LengthsRows
+
+if TYPE_CHECKING:
+    from packidx.plan.curriculum import Ranking
 
 _KEYED = derive_key("holdout", "key")
 _PLACED = derive_key("holdout", "place")
@@ -100,32 +103,49 @@ def read_exclusion(path: str) -> Exclusion:
         SourceError: it cannot be read.
         FormatError: it has neither column.
     """
+    frame = read_named_samples("exclude", path)
+    named = frame.drop_nulls().unique().sort(frame.columns)
+    table = named.to_arrow(compat_level=pl.CompatLevel.oldest())
+    parts = [[name, column_digest(table[name])] for name in named.columns]
+    return Exclusion(named, digest(canonical_json(parts)))
+
+
+def read_named_samples(option: str, path: str, *more: str) -> pl.DataFrame:
+    """Return the columns of a Parquet file that name samples, `key` (and `source`) or `sample_id`,
+    and `more`.
+
+    Args:
+        option: that names the file, for errors.
+
+    Raises:
+        SourceError: it cannot be read.
+        FormatError: it lacks a column, or one has another type.
+    """
     try:
         frame = pl.read_parquet(absolute(path), glob=False)  # polars knows "~" as a home folder
     except (pl.exceptions.PolarsError, OSError) as error:
         reason = (str(error).splitlines() or [""])[0]
-        raise SourceError(f"exclude {path} cannot be read as Parquet ({reason})") from None
+        raise SourceError(f"{option} {path} cannot be read as Parquet ({reason})") from None
     names = [name for name in ("source", "key", "sample_id") if name in frame.columns]
     if not {"key", "sample_id"} & set(names):
         raise FormatError(
-            f"exclude {path} has no column `key` or `sample_id`: name samples by one of them"
+            f"{option} {path} has no column `key` or `sample_id`: name samples by one of them"
         )
+    if absent := [name for name in more if name not in frame.columns]:
+        raise FormatError(f"{option} {path} has no column `{absent[0]}`: name one that it has")
     if "sample_id" in names:
         names = ["sample_id"]  # it says all
         if not frame.get_column("sample_id").dtype.is_integer():
-            raise FormatError(f"exclude {path}: sample_id is not an integer: cast it first")
+            raise FormatError(f"{option} {path}: sample_id is not an integer: cast it first")
         # No sample has an id beyond int64: such a row names none.
         frame = frame.with_columns(pl.col("sample_id").cast(pl.Int64, strict=False))
     else:
         for name in names:
             kind = frame.get_column(name).dtype
             if kind not in (pl.String, pl.Categorical, pl.Enum, pl.Null):
-                raise FormatError(f"exclude {path}: {name} is {kind}, not text: cast it first")
+                raise FormatError(f"{option} {path}: {name} is {kind}, not text: cast it first")
         frame = frame.with_columns(pl.col(name).cast(pl.String) for name in names)
-    named = frame.select(names).drop_nulls().unique().sort(names)
-    table = named.to_arrow(compat_level=pl.CompatLevel.oldest())
-    parts = [[name, column_digest(table[name])] for name in names]
-    return Exclusion(named, digest(canonical_json(parts)))
+    return frame.select([*names, *more])
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +154,13 @@ class Rules:
 
     Attributes:
         exclude: what the user names.
+        ranking: what packs are sorted by, of a schedule ``by:COLUMN``.
         before: reason -> ``sample_id``, int64, ascending, of samples that a continued plan drops
             for that reason: consumed by training, or excluded before.
     """
 
     exclude: Exclusion | None = None
+    ranking: Ranking | None = None
     before: Mapping[str, Int64s] = field(default_factory=dict)
 
 
