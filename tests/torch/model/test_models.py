@@ -71,11 +71,11 @@ def hooks(model: Any) -> int:
 def test_hooks_are_installed_once_and_survive_copies(tmp_path: Path) -> None:
     (pack,) = packs_of(tmp_path, "gemma3")
     model = prepare_model(prepare_model(fresh("gemma3")))
-    assert hooks(model) == 2  # its masks, and pixels that come as bytes
+    assert hooks(model) == 4  # its masks, pixels that come as bytes, and padding before the router
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert check_isolation(prepare_model(other), pack) < 1e-5
-        assert hooks(other) == 2
-    assert hooks(prepare_model(fresh("qwen3"))) == 0
+        assert hooks(other) == 4
+    assert hooks(prepare_model(fresh("qwen3"))) == 2
 
 
 def test_wrapped_models(tmp_path: Path) -> None:
