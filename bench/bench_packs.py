@@ -22,7 +22,7 @@ from packidx import open_index, plan_packs
 from packidx.encode.imports import allow_cuda_torchvision
 from packidx.index import Index, PlannedSample
 from packidx.records.conversation import to_messages
-from packidx.records.read import parse
+from packidx.records.read import parse_record
 from packidx.torch import PackedDataset
 
 PACKS = 24
@@ -75,7 +75,7 @@ def _call(index: Index, processor: Any, sample: PlannedSample) -> Any:
     shard = manifest["shards"][sample.shard]
     with open(shard["uri"], "rb") as file:
         file.seek(sample.offset or 0)
-        conversation = parse(json.loads(file.read(sample.nbytes or 0)))
+        conversation = parse_record(json.loads(file.read(sample.nbytes or 0)))
     messages = to_messages(conversation)
     roots = {source["name"]: source["media_root"] for source in manifest["sources"]}
     root = roots[sample.source] or str(Path(shard["uri"]).parent)

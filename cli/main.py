@@ -17,14 +17,14 @@ from typing import Any
 
 import packidx
 from packidx.errors import LimitError, PackidxError, missing_package
-from packidx.software import installed
+from packidx.software import installed_version
 
 try:
     import click
 except ModuleNotFoundError as _error:  # an image in which packs are only read
     sys.exit(f"packidx: {missing_package('the command line', _error)}")
 
-from .show.console import say
+from .show.console import print_line
 
 # command, and its module -> one line of help; the order is the order of work.
 _COMMANDS = {
@@ -79,31 +79,31 @@ def print_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
     """Print the version, with `--verbose` also the environment, and exit."""
     if not wanted or context.resilient_parsing:
         return
-    say(f"packidx {packidx.__version__}")
+    print_line(f"packidx {packidx.__version__}")
     if context.params.get("verbose"):
-        for name, value in _environment():
-            say(f"{name:<18} {value}")
+        for name, value in _list_environment():
+            print_line(f"{name:<18} {value}")
     context.exit()
 
 
-def _environment() -> Iterator[tuple[str, str]]:
+def _list_environment() -> Iterator[tuple[str, str]]:
     from packidx.run.workers import num_workers
 
     yield "folder", str(Path(packidx.__file__).parent)
     yield "python", f"{platform.python_version()}, {sys.executable}"
     yield "platform", platform.platform()
     yield "cores", f"{num_workers(None)} for this process"
-    lines = requires("packidx") if installed("packidx") else []
+    lines = requires("packidx") if installed_version("packidx") else []
     of_users = [line for line in lines or [] if not re.search("extra == .(dev|test)", line)]
     for name in dict.fromkeys(
         [*(re.split(r"[^\w.-]", line)[0] for line in of_users), "torchvision"]
     ):
         if name != "packidx":  # in an extra made of others
-            yield name, installed(name) or "not installed"
-    yield "GPU", _gpu()
+            yield name, installed_version(name) or "not installed"
+    yield "GPU", _describe_gpu()
 
 
-def _gpu() -> str:
+def _describe_gpu() -> str:
     try:
         torch: Any = import_module("torch")
     except Exception as error:  # a broken installation raises anything
@@ -146,15 +146,15 @@ def main(args: list[str] | None = None) -> Any:
     except click.ClickException as error:
         shown = io.StringIO()
         error.show(shown)
-        say(shown.getvalue().rstrip("\n"), err=True, lines=True)
+        print_line(shown.getvalue().rstrip("\n"), err=True, lines=True)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        return _failed("stopped", 130)
+        return _print_failure("stopped", 130)
     except BrokenPipeError:  # `packidx sql … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except PackidxError as error:
-        return _failed(str(error), error.exit_code)
+        return _print_failure(str(error), error.exit_code)
     except SystemExit:
         raise
     except BaseException as error:  # of which a panic in Rust is one, and no Exception
@@ -164,24 +164,24 @@ def main(args: list[str] | None = None) -> Any:
             try:
                 refuse_open_files(error)
             except LimitError as limit:
-                return _failed(str(limit))
+                return _print_failure(str(limit))
             where = f"{error.filename}: " if error.filename else ""
-            return _failed(f"{where}{error.strerror or error}")
+            return _print_failure(f"{where}{error.strerror or error}")
         if os.environ.get("PACKIDX_TRACEBACK"):
             raise
         if isinstance(error, ModuleNotFoundError):
-            return _failed(str(missing_package("this command", error)))
+            return _print_failure(str(missing_package("this command", error)))
         if isinstance(error, MemoryError):
-            return _failed("not enough memory: use fewer --workers, or smaller windows")
+            return _print_failure("not enough memory: use fewer --workers, or smaller windows")
         words = " ".join(str(error).split())[:300]
-        return _failed(
+        return _print_failure(
             f"unexpected {type(error).__name__}: {words}; this is a defect of packidx,"
             " please report it with what `packidx --version --verbose` and PACKIDX_TRACEBACK=1 show"
         )
 
 
-def _failed(why: str, status: int = 1) -> int:
-    say(f"packidx: {why}", err=True)
+def _print_failure(why: str, status: int = 1) -> int:
+    print_line(f"packidx: {why}", err=True)
     return status
 
 

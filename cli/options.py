@@ -25,7 +25,7 @@ def option_group(name: str, example: str, *options: Decorator | Mapping[str, str
         example: what is typed.
         options: decorators, or options as `option` declares them → their help.
     """
-    listed = [declared(each) if isinstance(each, Mapping) else each for each in options]
+    listed = [declare_options(each) if isinstance(each, Mapping) else each for each in options]
     return cloup.option_group(name.capitalize(), *listed, help=f"for example: {example}")
 
 
@@ -54,20 +54,20 @@ def option(stated: str, help: str, **settings: Any) -> Decorator:
     return click.option(*names, help=help, **(kind | settings))
 
 
-def together(*options: Decorator) -> Callable[[Command], Command]:
+def combine_options(*options: Decorator) -> Callable[[Command], Command]:
     """All `options`, in this order in the help."""
 
-    def decorate(command: Command) -> Command:
+    def decorate_command(command: Command) -> Command:
         for each in reversed(options):
             command = each(command)
         return command
 
-    return decorate
+    return decorate_command
 
 
-def declared(options: Mapping[str, str]) -> Decorator:
+def declare_options(options: Mapping[str, str]) -> Decorator:
     """Several options as `option` declares them → their help."""
-    return together(*(option(stated, help) for stated, help in options.items()))
+    return combine_options(*(option(stated, help) for stated, help in options.items()))
 
 
 def output_option(what: str) -> Decorator:
@@ -124,7 +124,7 @@ def worker_options(does: str) -> Decorator:
         "Whose processes: this machine's, or Ray's, of the cluster that RAY_ADDRESS names or else "
         "of this machine."
     )
-    return together(
+    return combine_options(
         workers_option(does, ", or tasks of Ray at a time"),
         option("--engine local|ray", engine, default="local", show_default=True),
     )
@@ -136,7 +136,7 @@ def settings_option(what: str = "") -> Decorator:
         "--processor-set processor_settings NAME=VALUE",
         "A setting of the processor in place of its folder's own, such as "
         f"images.max_pixels=602112 or videos.do_sample_frames=true{what}. May be repeated.",
-        read=_value,
+        read=_parse_value,
     )
 
 
@@ -145,7 +145,7 @@ trust_option = option(
 )
 
 
-def _value(word: str) -> Any:
+def _parse_value(word: str) -> Any:
     """A number, true, false, null, list or object as JSON has it; anything else is text."""
     try:
         return json.loads(word)

@@ -9,18 +9,18 @@ import click
 
 from packidx.format.terms import ANSWERS, COLUMNS, PAIR_SIDES, TAGS
 from packidx.inspect.facts import verified_facts
-from packidx.words import count, number_of
+from packidx.words import format_count, number_of
 
 from .options import (
     Decorator,
-    declared,
+    combine_options,
+    declare_options,
     option,
     pairs_option,
     settings_option,
-    together,
     trust_option,
 )
-from .show.console import print_facts, print_rows, say, warn, with_parts
+from .show.console import print_facts, print_line, print_rows, print_warnings, with_parts
 
 if TYPE_CHECKING:
     from packidx.estimate.api import LengthsSummary
@@ -47,7 +47,7 @@ def processor_option(required: bool = False) -> Decorator:
     )
 
 
-answer_options = together(
+answer_options = combine_options(
     option(
         f"--pair {'|'.join(PAIR_SIDES)}",
         "Take one side of preference pairs as a record of its own. Without it such records are"
@@ -74,9 +74,11 @@ _how = {
     "--transform MODULE:NAME": "f(record, rng) -> record, applied before a record is encoded, here "
     "and in training.",
 }
-how_options = together(processor_option(), settings_option(), trust_option, declared(_how))
+how_options = combine_options(
+    processor_option(), settings_option(), trust_option, declare_options(_how)
+)
 """How a table is counted."""
-record_options = together(
+record_options = combine_options(
     pairs_option(
         "--column columns NAME=FIELD",
         f"FIELD of the records is the column NAME: {', '.join(COLUMNS)}. Repeat for more.",
@@ -157,7 +159,7 @@ def print_lengths(summary: LengthsSummary) -> None:
 
     state = "unchanged" if summary.existed else f"written in {summary.seconds:.1f} s"
     facts = {"samples": with_parts(summary.num_samples, summary.methods)}
-    facts["tokens"] = count(summary.num_tokens)
+    facts["tokens"] = format_count(summary.num_tokens)
     facts["rejected"] = with_parts(summary.num_rejected, summary.rejected)
     if summary.num_rejected:
         facts["rejected"] += f": see key, reason and detail in {summary.path}/part-*.parquet"
@@ -197,7 +199,7 @@ def untrained_warnings(summary: LengthsSummary) -> list[str]:
     return [without_labels(name, number) for name, number in usable.items() if number]
 
 
-def tell(summary: LengthsSummary, options: Mapping[str, Any]) -> None:
+def print_hints(summary: LengthsSummary, options: Mapping[str, Any]) -> None:
     """Warnings and hints on stderr, once the table is written.
 
     Args:
@@ -209,26 +211,26 @@ def tell(summary: LengthsSummary, options: Mapping[str, Any]) -> None:
     """
     from packidx.estimate.summary import check_rejected, over_limit, read_limit, rejection_warnings
 
-    warn(summary.warnings)
+    print_warnings(summary.warnings)
     if inexact := sum(number for name, number in summary.methods.items() if name != "exact"):
         text = f"{inexact:,} of {summary.num_samples:,} lengths are not exact (see column method)"
         if options.get("processor") is None and options.get("encode") is None:
             text += ": no processor is named, so packs will need a margin"
-        warn([text])
-    warn(untrained_warnings(summary))
+        print_warnings([text])
+    print_warnings(untrained_warnings(summary))
     if missing := summary.rejected.get("missing_media"):
         root = options.get("media_root")
         folder = f"in {root}" if root else "beside its shard, or in the media root of its mix"
-        say(
+        print_line(
             f"hint: media of {number_of(missing, 'record')} do not exist. Each path was looked for"
             f" {folder}; --media-root DIR names another folder.",
             err=True,
         )
     if not summary.rejected.keys().isdisjoint(("no_messages", "unknown_role")):
-        say(
+        print_line(
             "hint: docs/data.md lists the layouts, and how to name columns that hold one.", err=True
         )
     share = read_limit(options.get("max_rejected"))
     over = over_limit(summary.sources, share)
-    warn(rejection_warnings([source for source in summary.sources if source not in over]))
+    print_warnings(rejection_warnings([source for source in summary.sources if source not in over]))
     check_rejected(summary.sources, share, summary.path)

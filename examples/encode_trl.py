@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-from packidx.digests import digest
+from packidx.digests import digest_parts
 from packidx.encode.loading import load_processor
 
 
@@ -38,7 +38,7 @@ class TrlEncoder:
     def fingerprint(self) -> str:
         """Of the processor's files and of the code that uses them."""
         code = json.dumps({name: version(name) for name in ("trl", "transformers")})
-        return digest(
+        return digest_parts(
             b"encode_trl 1", code.encode(), load_processor(self.name).fingerprint().encode()
         )
 

@@ -19,7 +19,7 @@ def canonical_json(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def digest(*parts: bytes) -> str:
+def digest_parts(*parts: bytes) -> str:
     """SHA-256 over `parts`, each preceded by its length so that no two lists collide."""
     hasher = hashlib.sha256()
     for part in parts:
@@ -37,11 +37,11 @@ def file_digest(path: str | Path) -> str:
 def known_digest(path: str) -> str:
     """`file_digest`, remembered by the process for as long as the file is not written."""
     status = os.stat(path)
-    return _digest(path, status.st_ino, status.st_ctime_ns)
+    return _remember_digest(path, status.st_ino, status.st_ctime_ns)
 
 
 @functools.lru_cache(1 << 14)
-def _digest(path: str, inode: int, ctime: int) -> str:
+def _remember_digest(path: str, inode: int, ctime: int) -> str:
     return file_digest(path)
 
 
@@ -77,12 +77,12 @@ class ColumnDigest:
             self._nulls.update(absent.astype("<i8").tobytes())
         self._rows += len(array)
         if pa.types.is_struct(array.type):
-            self._descend(array.flatten())
+            self._update_children(array.flatten())
         elif pa.types.is_list(array.type):
             self._sizes.update(
                 np.asarray(array.value_lengths().fill_null(0)).astype("<i8").tobytes()
             )
-            self._descend([array.flatten()])
+            self._update_children([array.flatten()])
         elif pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
             text = array.cast(pa.large_string()).fill_null("")
             offsets = np.frombuffer(text.buffers()[1], np.int64)
@@ -92,9 +92,9 @@ class ColumnDigest:
                 self._values.update(memoryview(text.buffers()[2])[offsets[0] : offsets[-1]])
         elif not pa.types.is_null(array.type):
             values = np.ascontiguousarray(array.fill_null(0) if array.null_count else array)
-            self._add(values)
+            self._add_numbers(values)
 
-    def _add(self, values: NDArray[Any]) -> None:
+    def _add_numbers(self, values: NDArray[Any]) -> None:
         """Hash numbers; zeros that begin the column are only counted until another one comes."""
         if self._is_zero:
             if not values.any():
@@ -106,7 +106,7 @@ class ColumnDigest:
             self._zeros = 0
         self._values.update(values.data)
 
-    def _descend(self, arrays: list[pa.Array]) -> None:
+    def _update_children(self, arrays: list[pa.Array]) -> None:
         for number, child in enumerate(arrays):
             self._children.setdefault(number, ColumnDigest(str(child.type))).update(child)
 
@@ -116,7 +116,7 @@ class ColumnDigest:
         own = [hasher.digest() for hasher in hashers]
         children = [child.hexdigest().encode() for child in self._children.values()]
         numbers = (number.to_bytes(8, "little") for number in (self._rows, self._zeros))
-        return digest(self._kind.encode(), *numbers, *own, *children)
+        return digest_parts(self._kind.encode(), *numbers, *own, *children)
 
 
 def column_digest(column: pa.ChunkedArray) -> str:

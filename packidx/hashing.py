@@ -103,7 +103,7 @@ def _hash_values(array: pa.Array) -> Uint64s:
     _, offsets_buffer, data_buffer = array.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int64)[array.offset : array.offset + len(array) + 1]
     data = np.frombuffer(data_buffer or b"", np.uint8)
-    for first, end in _blocks(offsets):
+    for first, end in _split_blocks(offsets):
         begin, stop = int(offsets[first]), int(offsets[end])
         # A copy with room behind it: the last word is read whole and masked.
         padded = np.zeros(stop - begin + 8, np.uint8)
@@ -112,7 +112,7 @@ def _hash_values(array: pa.Array) -> Uint64s:
     return out
 
 
-def _blocks(offsets: Int64s) -> Iterator[tuple[int, int]]:
+def _split_blocks(offsets: Int64s) -> Iterator[tuple[int, int]]:
     """Runs of strings of about `_BLOCK` words each, as (first, end)."""
     num_words = np.arange(len(offsets)) + (offsets - offsets[0]) // 8
     first, last = 0, len(offsets) - 1
@@ -160,7 +160,7 @@ def derive_key(*parts: int | str) -> int:
     return key
 
 
-def below(hashes: Uint64s, share: Fraction) -> Bools:
+def is_below_share(hashes: Uint64s, share: Fraction) -> Bools:
     """Return whether hash < share * 2^64, bool [n].
 
     Args:

@@ -24,27 +24,27 @@ _MIN_BITS = 6
 _ROUNDS = 6
 
 
-def permutation(count: int, key: int) -> Int64s:
+def draw_permutation(count: int, key: int) -> Int64s:
     """A seeded permutation of ``arange(count)``: the inputs in the order of what each becomes."""
-    blocks = [block.astype(np.int64) for block in permuted(count, key, max(count, 1))]
+    blocks = [block.astype(np.int64) for block in iter_permutation(count, key, max(count, 1))]
     return np.concatenate([*blocks, np.empty(0, np.int64)])
 
 
-def permuted(count: int, key: int, size: int) -> Iterator[Ints]:
-    """`permutation` in blocks of `size`, the last one shorter; int32 where that holds `count`."""
+def iter_permutation(count: int, key: int, size: int) -> Iterator[Ints]:
+    """Yield blocks of `size` of `draw_permutation`; int32 where that holds `count`."""
     bits = _bits_of(count)
-    multipliers, addends = _constants(np.array([key], np.uint64), bits)
+    multipliers, addends = _derive_constants(np.array([key], np.uint64), bits)
     # What overflows is masked away, so 32 bits give the same values, three times faster.
     unsigned: type[np.uint32] | type[np.uint64] = np.uint32 if bits <= 32 else np.uint64
     constants: list[Uints] = [
-        part[:, 0].astype(unsigned) for part in (_inverses(multipliers), addends)
+        part[:, 0].astype(unsigned) for part in (_invert_odd(multipliers), addends)
     ]
     kind: type[np.int32] | type[np.int64] = np.int32 if bits < 32 else np.int64
     left, done = count, 0
     block: Ints = np.empty(min(size, left), kind)
     for start in range(0, 1 << bits, _CHUNK):  # in the processor's cache it is five times faster
         values: Uints = np.arange(start, min(start + _CHUNK, 1 << bits), dtype=unsigned)
-        inputs = _rounds_back(values, bits, *constants)
+        inputs = _undo_rounds(values, bits, *constants)
         inputs = inputs[inputs < count]
         while len(inputs):
             now = min(len(inputs), len(block) - done)
@@ -72,12 +72,12 @@ def permute(values: Uint64s, size: int, keys: Uint64s | int) -> Uint64s:
     if size <= 1:
         return np.zeros_like(values)
     bits = _bits_of(size)
-    multipliers, addends = _constants(np.asarray(keys, np.uint64).reshape(-1), bits)
+    multipliers, addends = _derive_constants(np.asarray(keys, np.uint64).reshape(-1), bits)
     result = values.astype(np.uint64)
     todo = np.arange(len(result))
     while len(todo):
         chosen = todo if multipliers.shape[1] > 1 else slice(1)
-        mixed = _rounds(result[todo], bits, multipliers[:, chosen], addends[:, chosen])
+        mixed = _mix_rounds(result[todo], bits, multipliers[:, chosen], addends[:, chosen])
         result[todo] = mixed
         todo = todo[mixed >= np.uint64(size)]
     return result
@@ -88,7 +88,7 @@ def _bits_of(size: int) -> int:
     return max(_MIN_BITS, (size - 1).bit_length())
 
 
-def _constants(keys: Uint64s, bits: int) -> tuple[Uint64s, Uint64s]:
+def _derive_constants(keys: Uint64s, bits: int) -> tuple[Uint64s, Uint64s]:
     """Odd multipliers and addends of all rounds, each [rounds, keys]."""
     multipliers, addends = [], []
     state = keys
@@ -99,7 +99,7 @@ def _constants(keys: Uint64s, bits: int) -> tuple[Uint64s, Uint64s]:
     return np.array(multipliers) | np.uint64(1), np.array(addends) >> np.uint64(64 - bits)
 
 
-def _inverses(multipliers: Uint64s) -> Uint64s:
+def _invert_odd(multipliers: Uint64s) -> Uint64s:
     """The inverses of odd numbers, modulo 2^64."""
     inverses = multipliers.copy()  # right in 3 bits, and in twice as many after each of Newton's
     for _ in range(5):
@@ -107,7 +107,7 @@ def _inverses(multipliers: Uint64s) -> Uint64s:
     return inverses
 
 
-def _rounds(x: Uints, bits: int, multipliers: Uints, addends: Uints) -> Uints:
+def _mix_rounds(x: Uints, bits: int, multipliers: Uints, addends: Uints) -> Uints:
     mask, shift = x.dtype.type((1 << bits) - 1), x.dtype.type((bits + 1) // 2)
     for multiplier, addend in zip(multipliers, addends, strict=True):
         x = (x * multiplier + addend) & mask
@@ -115,8 +115,8 @@ def _rounds(x: Uints, bits: int, multipliers: Uints, addends: Uints) -> Uints:
     return x
 
 
-def _rounds_back(x: Uints, bits: int, inverses: Uints, addends: Uints) -> Uints:
-    """The inverse of `_rounds`, in place: a shift of at least half the bits undoes itself."""
+def _undo_rounds(x: Uints, bits: int, inverses: Uints, addends: Uints) -> Uints:
+    """The inverse of `_mix_rounds`, in place: a shift of at least half the bits undoes itself."""
     mask, shift = x.dtype.type((1 << bits) - 1), x.dtype.type((bits + 1) // 2)
     for inverse, addend in zip(inverses[::-1], addends[::-1], strict=True):
         x ^= x >> shift

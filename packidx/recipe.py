@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from packidx.digests import digest
+from packidx.digests import digest_parts
 from packidx.encode.imports import has_torch
 from packidx.errors import MissingExtraError, OptionError
 from packidx.estimate import LengthsSummary, estimate_lengths
@@ -33,7 +33,14 @@ from packidx.format.manifest import Layout
 from packidx.index import Index
 from packidx.index.opening import open_index
 from packidx.io import storage, urls
-from packidx.io.option_files import dump_yaml, load_yaml, members, options_of, read_options, section
+from packidx.io.option_files import (
+    dump_yaml,
+    load_yaml,
+    options_of,
+    read_members,
+    read_options,
+    read_section,
+)
 from packidx.plan.options import OPTIONS, PlanOptions
 from packidx.plan.select.mixture import Mixture
 from packidx.records.sources.find_shards import DataSet, find_shards, is_mix
@@ -128,7 +135,7 @@ def recipe_of(text: str, where: str) -> Recipe:
         raise OptionError(f"{where}: {min(unknown)} is not a key: known are {', '.join(SECTIONS)}")
     if "sources" not in given:
         raise OptionError(f"{where} has no sources: what is to be packed?")
-    plan = members(f"{where}: plan", given.get("plan", {}))
+    plan = read_members(f"{where}: plan", given.get("plan", {}))
     if unknown := plan.keys() - OPTIONS.keys():
         raise OptionError(f"{where}: plan.{min(unknown)} is not an option of a plan (docs/cli.md)")
     if "capacity" not in plan:
@@ -145,17 +152,17 @@ def recipe_of(text: str, where: str) -> Recipe:
     if output is not None and (not isinstance(output, str) or not output):
         raise OptionError(f"{where}: output is {output!r:.100}: it must be a folder or a URL")
     try:
-        planned = section(f"{where}: plan", plan, PlanOptions, strict=False)  # 1e-3 is text
-        sources = _sources(f"{where}: sources", given["sources"])
+        planned = read_section(f"{where}: plan", plan, PlanOptions, strict=False)  # 1e-3 is text
+        sources = _read_sources(f"{where}: sources", given["sources"])
     except OptionError as error:
         words = str(error)
         raise OptionError(words if words.startswith(where) else f"{where}: {words}") from None
-    estimate = section(f"{where}: estimate", given.get("estimate", {}), Estimate)
-    verify = section(f"{where}: verify", given.get("verify", {}), Verify)
+    estimate = read_section(f"{where}: estimate", given.get("estimate", {}), Estimate)
+    verify = read_section(f"{where}: verify", given.get("verify", {}), Verify)
     return Recipe(sources, msgspec.to_builtins(estimate), planned, verify.sample, output, text=text)
 
 
-def _sources(where: str, given: Any) -> tuple[str | DataSet, ...]:
+def _read_sources(where: str, given: Any) -> tuple[str | DataSet, ...]:
     if isinstance(given, str) and given:
         return (given,)
     if isinstance(given, list) and given and all(isinstance(each, str) and each for each in given):
@@ -169,7 +176,7 @@ def _sources(where: str, given: Any) -> tuple[str | DataSet, ...]:
     sources = []
     for name, stated in given.items():
         own = {"path": stated} if isinstance(stated, str | list) else stated
-        entry = section(f"{where}.{name}", own, RecipeSource)
+        entry = read_section(f"{where}.{name}", own, RecipeSource)
         layout = Layout(**{member: getattr(entry, member) for member in Layout.__struct_fields__})
         paths = (entry.path,) if isinstance(entry.path, str) else tuple(entry.path)
         sources.append(DataSet(name, paths, layout))
@@ -330,10 +337,10 @@ def pack_recipe(
     folder, text = urls.local_path(place), recipe.text
     if not urls.is_url(folder) and os.path.exists(folder) and not os.path.isdir(folder):
         raise OptionError(f"output {folder} is a file: name a folder")
-    before = noted(folder)
+    before = read_note(folder)
     if keep_recipe:
         _check_recipe(folder, text, before)
-    lengths, index = urls.join(folder, "lengths"), urls.join(folder, "index")
+    lengths, index = urls.join_path(folder, "lengths"), urls.join_path(folder, "index")
     if recipe.plan.mix:
         _check_mix(recipe)
     summary = estimate_lengths(
@@ -345,7 +352,7 @@ def pack_recipe(
         progress=progress,
     )
     counted(summary)
-    num_sampled, not_sampled = _sampled(recipe, summary)
+    num_sampled, not_sampled = _count_sampled(recipe, summary)
     from packidx.plan.api import plan_packs  # and with it all that a plan is made with
 
     plan = plan_packs(
@@ -359,8 +366,8 @@ def pack_recipe(
     )
     own = None if before is None else before.recipe
     if keep_recipe:
-        own = digest(text.encode())
-        put(urls.join(folder, RECIPE), text.encode())
+        own = digest_parts(text.encode())
+        write_changed(urls.join_path(folder, RECIPE), text.encode())
     named = f"{index}@{plan.snapshot_id[:12]}"
     report = None if urls.is_url(folder) else os.path.join(folder, REPORT)
     done = Done(plan.snapshot_id, num_sampled, own)
@@ -383,7 +390,9 @@ def pack_recipe(
 
             write_report(named, report, progress=doing)
     if all(check.ok for check in checks):
-        put(urls.join(folder, NOTE), msgspec.json.format(msgspec.json.encode(done), indent=1))
+        write_changed(
+            urls.join_path(folder, NOTE), msgspec.json.format(msgspec.json.encode(done), indent=1)
+        )
     return PackSummary(
         output=folder,
         index=named,
@@ -416,12 +425,12 @@ def _check_mix(recipe: Recipe) -> None:
 
 def _check_recipe(folder: str, text: str, before: Done | None) -> None:
     """Raise an OptionError if there is a recipe that packidx has not written, or not so."""
-    path = urls.join(folder, RECIPE)
+    path = urls.join_path(folder, RECIPE)
     try:
         there = storage.read(path)
     except OSError:
         return
-    written_here = before is not None and before.recipe == digest(there)
+    written_here = before is not None and before.recipe == digest_parts(there)
     if there != text.encode() and not written_here:
         raise OptionError(
             f"{path} is another recipe: run `packidx pack {path}`, change it to what you want now, "
@@ -429,7 +438,7 @@ def _check_recipe(folder: str, text: str, before: Done | None) -> None:
         )
 
 
-def _sampled(recipe: Recipe, summary: LengthsSummary) -> tuple[int, str | None]:
+def _count_sampled(recipe: Recipe, summary: LengthsSummary) -> tuple[int, str | None]:
     """Return how many samples are encoded for real in the end, and why none are."""
     estimate = recipe.estimate
     by = estimate.get("processor") or estimate.get("encode")
@@ -509,15 +518,15 @@ class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     recipe: str | None
 
 
-def noted(folder: str) -> Done | None:
+def read_note(folder: str) -> Done | None:
     """The note in `folder`, None if there is none that can be understood."""
     try:
-        return msgspec.json.decode(storage.read(urls.join(folder, NOTE)), type=Done)
+        return msgspec.json.decode(storage.read(urls.join_path(folder, NOTE)), type=Done)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
 
-def put(path: str, data: bytes) -> None:
+def write_changed(path: str, data: bytes) -> None:
     """A whole file, here or in a store; one of this content is left as it is."""
     if storage.is_file(path) and storage.read(path) == data:
         return

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packidx.digests import digest
+from packidx.digests import digest_parts
 from packidx.errors import BadRecord, MismatchError, OptionError, PackidxError
 from packidx.hashing import derive_key
 from packidx.io.files import refuse_open_files
@@ -183,7 +183,7 @@ def _source_digest(function: Any) -> str:
     try:
         if inspect.isfunction(function) and not function.__closure__:
             source = Path(sys.modules[function.__module__].__file__ or "").read_bytes()
-            return digest(source, function.__qualname__.encode())
+            return digest_parts(source, function.__qualname__.encode())
     except (KeyError, AttributeError, OSError):
         pass
     raise OptionError(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packidx.hashing import NULL_HASH, derive_key, hash_ints, hash_strings, splitmix64
-from packidx.permutation import permutation, permute
+from packidx.permutation import draw_permutation, permute
 
 TEXTS = st.lists(st.none() | st.text(max_size=40), max_size=30)
 MASK = (1 << 64) - 1
@@ -77,4 +77,4 @@ def test_permutations_are_part_of_the_format() -> None:
     """Golden values: a change here changes the bytes of every plan."""
     assert splitmix64(0) == 0xE220A8397B1DCDAF  # Vigna's reference implementation
     assert derive_key(0, "samples") == 0x1057B48EE3EA771F
-    assert permutation(10, derive_key(0, "packs")).tolist() == [1, 3, 6, 2, 9, 5, 7, 8, 0, 4]
+    assert draw_permutation(10, derive_key(0, "packs")).tolist() == [1, 3, 6, 2, 9, 5, 7, 8, 0, 4]

@@ -11,7 +11,7 @@ import click
 from packidx.words import number_of
 
 from ..options import json_option
-from ..show.console import print_facts, print_json, print_rows, say, status, with_parts
+from ..show.console import print_facts, print_json, print_line, print_rows, show_status, with_parts
 
 Row = Mapping[str, Any]
 
@@ -32,16 +32,16 @@ def diff(a: str, b: str, as_json: bool) -> None:
     from packidx.inspect.diff import diff as compare
 
     one, two = open_index(a), open_index(b)
-    with status() as doing:
+    with show_status() as doing:
         doing("comparing plans")
         found = compare(one, two)
-    print_json(found) if as_json else _print(found)
+    print_json(found) if as_json else _print_diff(found)
 
 
-def _print(found: Row) -> None:
+def _print_diff(found: Row) -> None:
     names = {n.upper(): f"{found[n]['path']}@{found[n]['snapshot_id'][:12]}" for n in "ab"}
     if found["same"]:
-        say(f"the same plan: {' and '.join(names.values())}")
+        print_line(f"the same plan: {' and '.join(names.values())}")
         return
     print_facts("Plans", names)
     tables = {what: found[what] for what in ("options", "lengths", "counts", "dropped")}
@@ -49,9 +49,14 @@ def _print(found: Row) -> None:
         of_sources = {name or "–": each[column] for name, each in found["sources"].items()}
         tables[f"{column} of source"] = of_sources
     for title, pairs in tables.items():
-        print_rows({title: n, "A": _value(v["a"]), "B": _value(v["b"])} for n, v in pairs.items())
+        print_rows(
+            {title: n, "A": _format_value(v["a"]), "B": _format_value(v["b"])}
+            for n, v in pairs.items()
+        )
     if (samples := found["samples"]) is None:
-        say("samples are not compared: the lengths differ, and keys are missing or not unique")
+        print_line(
+            "samples are not compared: the lengths differ, and keys are missing or not unique"
+        )
         return
     facts = {
         "in both": f"{number_of(samples['in_both'], 'sample')}, matched by {samples['matched_by']}",
@@ -62,7 +67,7 @@ def _print(found: Row) -> None:
     print_facts("Samples", facts)
 
 
-def _value(value: Any) -> Any:
+def _format_value(value: Any) -> Any:
     if isinstance(value, float):
         return f"{value:.4g}"
     return value if value is None or type(value) in (int, str) else json.dumps(value)

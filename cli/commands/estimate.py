@@ -9,18 +9,18 @@ from typing import Any
 import click
 import cloup
 
-from packidx.words import count
+from packidx.words import format_count
 
 from ..options import json_option, option, option_group, output_option, quiet_option, worker_options
-from ..show.console import print_json, print_marked_text, progress_bar, say
+from ..show.console import print_json, print_line, print_marked_text, progress_bar
 from ..sources import (
     answer_options,
     how_options,
     max_rejected_option,
+    print_hints,
     print_lengths,
     record_options,
     sources_argument,
-    tell,
     untrained_warnings,
 )
 
@@ -105,22 +105,22 @@ def estimate(
         print_lengths(summary)
         if samples is not None:
             print_samples(samples)
-    tell(summary, {**options, "max_rejected": max_rejected})
+    print_hints(summary, {**options, "max_rejected": max_rejected})
 
 
 def print_samples(samples: Sequence[Mapping[str, Any]]) -> None:
     """Each sample: what it is called, how long it is, and its text."""
     for sample in samples:
         named = " ".join(filter(None, (sample[name] for name in ("source", "key"))))
-        say("")
+        print_line("")
         if sample["error"] is not None:
-            say(f"── {named}: cannot be built: {sample['error']}")
+            print_line(f"── {named}: cannot be built: {sample['error']}")
             continue
         labels, planned = sample["label_tokens"], ""
-        trained = f"{count(labels)} trained" if labels else "NOTHING is trained"
+        trained = f"{format_count(labels)} trained" if labels else "NOTHING is trained"
         if sample["length"] != sample["planned_length"]:
-            planned = f" ({count(sample['planned_length'])} by the table)"
-        say(f"── {named}: {count(sample['length'])} tokens{planned}, {trained}")
+            planned = f" ({format_count(sample['planned_length'])} by the table)"
+        print_line(f"── {named}: {format_count(sample['length'])} tokens{planned}, {trained}")
         print_marked_text([(run["text"], run["trained"]) for run in sample["runs"]])
     if not samples:
-        say("no sample to show: every record was rejected")
+        print_line("no sample to show: every record was rejected")

@@ -15,7 +15,7 @@ from ..options import (
     roots_option,
     workers_option,
 )
-from ..show.console import print_summary, progress_bar, warn
+from ..show.console import print_summary, print_warnings, progress_bar
 
 
 @click.group()
@@ -45,7 +45,7 @@ def energon(quiet: bool, as_json: bool, **options: Any) -> None:
     with progress_bar(quiet) as progress:
         summary = export_energon(progress=progress, **options)
     print_summary("Exported for Megatron-Energon", summary, as_json)
-    warn(summary.warnings)
+    print_warnings(summary.warnings)
 
 
 @export.command(short_help="Packs as the samples of new WebDataset tars.")
@@ -72,4 +72,4 @@ def wds(quiet: bool, as_json: bool, **options: Any) -> None:
     with progress_bar(quiet) as progress:
         summary = export_wds(progress=progress, **options)
     print_summary("Exported", summary, as_json)
-    warn(summary.warnings)
+    print_warnings(summary.warnings)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packidx.errors import FormatError
-from packidx.words import percent
+from packidx.words import format_percent
 
 from ..options import json_option
-from ..show.console import print_json, print_rows, say
+from ..show.console import print_json, print_line, print_rows
 
 if TYPE_CHECKING:
     from packidx.format.index import IndexManifest
@@ -30,7 +30,7 @@ def log(index: str, as_json: bool) -> None:
         try:
             snapshots.append(Index(newest.path, ident).snapshot)
         except FormatError as error:
-            say(f"warning: left out: {error}", err=True)
+            print_line(f"warning: left out: {error}", err=True)
     snapshots.sort(
         key=lambda snapshot: (snapshot.created, snapshot.snapshot_id == head), reverse=True
     )
@@ -39,13 +39,13 @@ def log(index: str, as_json: bool) -> None:
         rows = [{key: each.get(key) for key in _KEYS} for each in stated]
         print_json([row | {"head": row["snapshot_id"] == head} for row in rows])
     else:
-        print_rows(_row(snapshot, head) for snapshot in snapshots)
+        print_rows(_to_row(snapshot, head) for snapshot in snapshots)
 
 
 _KEYS = ("snapshot_id", "parent", "created", "lengths", "options", "result")
 
 
-def _row(snapshot: IndexManifest, head: str | None) -> dict[str, Any]:
+def _to_row(snapshot: IndexManifest, head: str | None) -> dict[str, Any]:
     from packidx.inspect.facts import describe_origin
 
     result, options = snapshot.result, snapshot.options
@@ -56,7 +56,7 @@ def _row(snapshot: IndexManifest, head: str | None) -> dict[str, Any]:
         "capacity": options.capacity,
         "seed": str(options.seed),
         "packs": result.num_packs,
-        "fill": percent(result.fill),
+        "fill": format_percent(result.fill),
         "gap": result.gap,
         "dropped": result.num_dropped,
         "options": describe_origin(options),

@@ -16,23 +16,23 @@ from packidx.words import number_of
 
 from ..options import json_option, option_group, quiet_option, split_mix, worker_options
 from ..show.console import (
+    escape_unseen,
     print_facts,
     print_json,
+    print_line,
     print_text,
+    print_warnings,
     progress_bar,
-    say,
-    status,
-    visible,
-    warn,
+    show_status,
 )
 from ..sources import (
     answer_options,
     how_options,
     max_rejected_option,
+    print_hints,
     print_lengths,
     record_options,
     sources_argument,
-    tell,
 )
 from .plan import with_option
 
@@ -101,24 +101,24 @@ def pack(
             name = f"{opened.path}@{opened.id[:12]}"
             raise OptionError(f"{name} was not made by a recipe: `packidx stats` has its options")
         text = text.rstrip("\n") + "\n"  # another's, perhaps
-        print_text(visible(text, lines=True) if sys.stdout.isatty() else text)
+        print_text(escape_unseen(text, lines=True) if sys.stdout.isatty() else text)
         return
     if options["transform"] is None and options["encode"] is None:  # who may want it
         spare_pandas()
     keep_freed_memory()
-    recipe, is_file = _recipe(sources, output, options)
+    recipe, is_file = _make_recipe(sources, output, options)
     from packidx.index.described import describe_waste
     from packidx.recipe import pack_recipe
 
     with contextlib.ExitStack() as shown:
         shown_status: list[Callable[[str], None]] = []
 
-        def counted(summary: LengthsSummary) -> None:
+        def show_counted(summary: LengthsSummary) -> None:
             shown.pop_all().close()  # the bar is gone before anything is said
             if not as_json and not summary.existed:
                 print_lengths(summary)
-            tell(summary, recipe.estimate)
-            shown_status.append(shown.enter_context(status(quiet)))
+            print_hints(summary, recipe.estimate)
+            shown_status.append(shown.enter_context(show_status(quiet)))
 
         made = pack_recipe(
             recipe,
@@ -128,7 +128,7 @@ def pack(
             keep_recipe=not is_file,
             progress=shown.enter_context(progress_bar(quiet)),
             doing=lambda words: shown_status[-1](words),
-            counted=counted,
+            counted=show_counted,
         )
     if as_json:
         stated = {name: getattr(made, name) for name in ("output", "index", "unchanged")}
@@ -136,18 +136,18 @@ def pack(
         stated["checks"] = [dataclasses.asdict(check) for check in made.checks]
         print_json(stated | {"num_sampled": made.num_sampled, "report": made.report})
     else:
-        _show(made, recipe, sources[0] if is_file else None)
+        _print_pack(made, recipe, sources[0] if is_file else None)
     if not made.unchanged:
-        warn(describe_waste(made.plan.snapshot))
+        print_warnings(describe_waste(made.plan.snapshot))
         if made.plan.existed and made.plan.snapshot.recipe != recipe.text:
             kept = "was planned before, and keeps the recipe that it was planned by"
-            say(f"note: {made.index} {kept}", err=True)
+            print_line(f"note: {made.index} {kept}", err=True)
     failed = [f"{check.name}: {check.detail}" for check in made.checks if not check.ok]
     if failed:
         raise VerificationError(f"{made.index} is not as it should be: {'; '.join(failed)}")
 
 
-def _recipe(
+def _make_recipe(
     sources: tuple[str, ...], output: str | None, options: dict[str, Any]
 ) -> tuple[Recipe, bool]:
     """The recipe in a file, or made of the options, and whether it is a file."""
@@ -175,10 +175,10 @@ def _recipe(
     return recipe_given(sources, given, output), False
 
 
-def _show(made: PackSummary, recipe: Recipe, path: str | None) -> None:
+def _print_pack(made: PackSummary, recipe: Recipe, path: str | None) -> None:
     if made.unchanged:
         of = path or f"{made.output}/recipe.yaml"
-        say(f"nothing changed: {made.index} is the plan of {of}")
+        print_line(f"nothing changed: {made.index} is the plan of {of}")
         return
     from packidx.index import open_index
     from packidx.inspect.verdict import plan_verdict

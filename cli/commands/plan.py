@@ -16,18 +16,25 @@ import cloup
 from packidx.errors import FormatError
 from packidx.inspect.facts import result_facts
 from packidx.plan.options import DEFAULTS, GROUPS, OPTIONS, STRATEGIES, TYPES, command_line, to_flag
-from packidx.words import percent
+from packidx.words import format_percent
 
 from ..options import (
     Decorator,
+    combine_options,
     json_option,
     option,
     option_group,
     quiet_option,
     split_mix,
-    together,
 )
-from ..show.console import print_facts, print_json, print_rows, say, status, warn
+from ..show.console import (
+    print_facts,
+    print_json,
+    print_line,
+    print_rows,
+    print_warnings,
+    show_status,
+)
 
 if TYPE_CHECKING:
     from packidx.plan import PlanSummary
@@ -63,7 +70,7 @@ _EXAMPLES = {
 }
 
 
-def _planned() -> Iterator[Decorator]:
+def _plan_options() -> Iterator[Decorator]:
     """Yield the options of a plan, a group at a time."""
     workers = option(
         "--workers N|ray",
@@ -80,7 +87,7 @@ def _planned() -> Iterator[Decorator]:
 
 @cloup.command()
 @click.argument("lengths", required=False)
-@together(*_planned())
+@combine_options(*_plan_options())
 @option_group(
     "going on from a plan",
     "-o index/ --continue state.json",
@@ -137,13 +144,13 @@ def plan(
         given = {**stated, **given}
         line = command_line(lengths or "LENGTHS", output or "INDEX", given)
         for note in (*notes, f"{config} is the same as {line}"):
-            say(f"note: {note}", err=True)
+            print_line(f"note: {note}", err=True)
     from packidx.index import open_index
     from packidx.index.described import describe_waste
     from packidx.index.order import State
     from packidx.plan import PlanOptions, plan_packs, preview_plan
 
-    capacities = _capacities(given.pop("capacity", None), several=dry_run)
+    capacities = _parse_capacities(given.pop("capacity", None), several=dry_run)
     if capacities:
         given["capacity"] = capacities[0]
     if dry_run:
@@ -154,9 +161,10 @@ def plan(
         if not capacities:
             raise click.UsageError("Missing option '--capacity': one, or several as 4096,8192.")
         each = [PlanOptions(**{**given, "capacity": capacity}) for capacity in capacities]
-        with status(quiet) as doing:
+        with show_status(quiet) as doing:
             tried = [
-                preview_plan(lengths, one, **_planners(workers), progress=doing) for one in each
+                preview_plan(lengths, one, **_parse_workers(workers), progress=doing)
+                for one in each
             ]
         if as_json:
             print_json([{"capacity": n.options.capacity} | n.result.to_json() for n in tried])
@@ -167,7 +175,7 @@ def plan(
                 {
                     "capacity": capacity,
                     "packs": snapshot.result.num_packs,
-                    "fill": percent(snapshot.result.fill, 3),
+                    "fill": format_percent(snapshot.result.fill, 3),
                     "gap": snapshot.result.gap,
                     "dropped": snapshot.result.num_dropped,
                     "tokens lost": snapshot.result.num_tokens_lost,
@@ -196,9 +204,9 @@ def plan(
         if "capacity" not in given:
             raise click.UsageError("Missing option '--capacity'.")
         given = {"options": PlanOptions(**given)}
-    with status(quiet) as doing:
+    with show_status(quiet) as doing:
         summary = plan_packs(
-            lengths, output, **earlier, **given, **_planners(workers), progress=doing
+            lengths, output, **earlier, **given, **_parse_workers(workers), progress=doing
         )
     warnings = describe_waste(summary.snapshot)
     if as_json:
@@ -206,13 +214,13 @@ def plan(
         print_json({**summary.manifest, **facts})
     else:
         print_plan(summary)
-    warn(warnings)
+    print_warnings(warnings)
     snapshot = summary.snapshot
     if snapshot.options.excluded and "excluded" not in snapshot.result.dropped:
-        say(f"note: none of the samples that are to be excluded is in {lengths}", err=True)
+        print_line(f"note: none of the samples that are to be excluded is in {lengths}", err=True)
 
 
-def _capacities(asked: str | int | None, *, several: bool) -> list[int]:
+def _parse_capacities(asked: str | int | None, *, several: bool) -> list[int]:
     """The capacities that are asked for, one unless there may be several."""
     parts = [] if asked is None else str(asked).split(",")
     try:
@@ -224,7 +232,7 @@ def _capacities(asked: str | int | None, *, several: bool) -> list[int]:
     raise click.BadParameter(f"{asked!r} is not {what}", param_hint="'--capacity'")
 
 
-def _planners(workers: str | None) -> dict[str, Any]:
+def _parse_workers(workers: str | None) -> dict[str, Any]:
     """Return who plans the windows, as arguments of `plan_packs`."""
     if workers == "ray":
         return {"engine": "ray"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import cloup
 
-from packidx.words import count
+from packidx.words import format_count
 
 from ..options import (
     json_option,
@@ -22,8 +22,8 @@ from ..show.console import (
     print_facts,
     print_json,
     print_summary,
+    print_warnings,
     progress_bar,
-    warn,
     with_parts,
 )
 from ..sources import print_sources, processor_option, record_options, sources_argument
@@ -79,14 +79,14 @@ def precompute(quiet: bool, as_json: bool, images: bool, **options: Any) -> None
     else:
         facts = {
             "samples": with_parts(summary.num_samples, summary.methods),
-            "tokens": count(summary.num_tokens),
+            "tokens": format_count(summary.num_tokens),
             "rejected": with_parts(summary.num_rejected, summary.rejected),
-            "files": count(summary.num_shards),
+            "files": format_count(summary.num_shards),
             "data set": f"{summary.path} (written in {summary.seconds:.1f} s)",
         }
         if summary.num_rejected:
             facts["rejected"] += ": left as they were"
         print_facts("Precomputed", facts)
         print_sources(summary.sources, {})
-    warn(summary.warnings)
-    warn(rejection_warnings(summary.sources))
+    print_warnings(summary.warnings)
+    print_warnings(rejection_warnings(summary.sources))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..options import json_option, option
-from ..show.console import print_json, say, status
+from ..show.console import print_json, print_line, show_status
 
 
 @click.command()
@@ -26,7 +26,7 @@ def push(
     """
     from packidx.inspect.hub import push_to_hub
 
-    with status() as progress:
+    with show_status() as progress:
         url = push_to_hub(
             index,
             repository,
@@ -38,4 +38,4 @@ def push(
     if as_json:
         print_json({"url": url})
     else:
-        say(f'pushed: {url}\nread it: PackedDataset("{url}", encode)', lines=True)
+        print_line(f'pushed: {url}\nread it: PackedDataset("{url}", encode)', lines=True)

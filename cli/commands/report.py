@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..options import option
-from ..show.console import say, status
+from ..show.console import print_line, show_status
 
 
 @click.command()
@@ -19,6 +19,6 @@ def report(path: str, output: str) -> None:
     """
     from packidx.inspect.report import write_report
 
-    with status() as doing:
+    with show_status() as doing:
         write_report(path, output, progress=doing)
-    say(f"written: {output}")
+    print_line(f"written: {output}")

@@ -17,7 +17,7 @@ import click
 from packidx.errors import OptionError, PackidxError
 
 from ..options import option, root_option
-from ..show.console import print_text, say, status, visible
+from ..show.console import escape_unseen, print_line, print_text, show_status
 
 if TYPE_CHECKING:
     from packidx.inspect.sql import Asked
@@ -79,18 +79,18 @@ def sql(
         raise click.UsageError("--format parquet needs -o FILE")
     if output is not None and not (folder := Path(output).resolve().parent).is_dir():
         raise OptionError(f"-o {output}: the folder {folder} does not exist")
-    with status():
+    with show_status():
         asked = opened(index, roots, log)
 
-    def run(text: str, several: bool = True) -> None:
-        _run(asked, text, kind, None if output is None else Path(output), timeout, several)
+    def run_text(text: str, several: bool = True) -> None:
+        _run_queries(asked, text, kind, None if output is None else Path(output), timeout, several)
 
     if query is None and sys.stdin.isatty() and is_terminal:
-        _prompt(asked, run)
+        _ask_queries(asked, run_text)
         return
     is_read = query == "-" or (query is None and not sys.stdin.isatty())
     text = (sys.stdin.read() if is_read else query or "").strip() or _ALL_COLUMNS
-    run(text, is_read and output is None)
+    run_text(text, is_read and output is None)
 
 
 _ALL_COLUMNS = (
@@ -103,15 +103,15 @@ _ENDS = ("quit", "exit", ".quit", ".exit")
 _HELP = "a semicolon ends a query; .tables lists the views, .schema their columns, .quit ends"
 
 
-def _prompt(asked: Asked, run: Callable[[str], None]) -> None:
+def _ask_queries(asked: Asked, run: Callable[[str], None]) -> None:
     """Ask for queries and `run` them, until Ctrl-D or ``quit``."""
     import readline  # noqa: F401  (which `input` then edits lines by)
 
-    say(f"{asked.title}: views are {', '.join(asked.names)}; {_HELP}")
+    print_line(f"{asked.title}: views are {', '.join(asked.names)}; {_HELP}")
     own: dict[str, Callable[[], None]] = {
-        ".tables": lambda: say("  ".join(asked.names)),
+        ".tables": lambda: print_line("  ".join(asked.names)),
         ".schema": lambda: run(_ALL_COLUMNS),
-        **dict.fromkeys(("help", ".help"), lambda: say(_HELP)),
+        **dict.fromkeys(("help", ".help"), lambda: print_line(_HELP)),
     }
     text = ""
     while True:
@@ -130,13 +130,13 @@ def _prompt(asked: Asked, run: Callable[[str], None]) -> None:
         except EOFError:
             break
         except KeyboardInterrupt:  # what was typed is given up
-            say("")
+            print_line("")
         except (PackidxError, OSError) as error:
-            say(str(error), err=True)
+            print_line(str(error), err=True)
         text = ""
 
 
-def _run(
+def _run_queries(
     asked: Asked, text: str, kind: str, output: Path | None, timeout: int, several: bool
 ) -> None:
     """Write what queries return to a file or to stdout, up to the first that fails.
@@ -177,36 +177,36 @@ def _run(
                 found = [each.query for each in connection.extract_statements(text)]
                 listed = found or [_ALL_COLUMNS]
             for query in listed:
-                with status() as doing, time_limit(connection, timeout):
+                with show_status() as doing, time_limit(connection, timeout):
                     doing("running the query")
                     selected = one_select(connection, query)
                     if kind == "table":
-                        shown = _table(connection.sql(selected), output is None)
+                        shown = _draw_table(connection.sql(selected), output is None)
                         Path(result).write_text(shown, encoding="utf-8")
                     else:
                         write_result(connection, selected, result, kind)
                 if output is not None and is_new:
                     os.replace(result, output.resolve())
                 else:
-                    _copy(result, output)
+                    _copy_result(result, output)
         except (duckdb.Error, PackidxError) as error:
             raise OptionError(explain_failure(error, text, views.absent)) from error
 
 
-def _table(relation: Any, is_shown: bool) -> str:
+def _draw_table(relation: Any, is_shown: bool) -> str:
     """DuckDB's picture of a relation: the first and last rows, and how many there are."""
     is_narrow = is_shown and sys.stdout.isatty()
     width = shutil.get_terminal_size((100, 24)).columns if is_narrow else _WIDE
     with contextlib.redirect_stdout(io.StringIO()) as shown:
         relation.show(max_rows=_MOST_ROWS, max_width=width)
-    return visible(shown.getvalue().rstrip("\n") + "\n", lines=True)
+    return escape_unseen(shown.getvalue().rstrip("\n") + "\n", lines=True)
 
 
-def _copy(result: str, output: Path | None) -> None:
+def _copy_result(result: str, output: Path | None) -> None:
     """Copy a result to stdout, or into a pipe or device."""
     if output is None and sys.stdout.isatty():
         text = Path(result).read_text(encoding="utf-8").expandtabs(2)
-        print_text(visible(text, lines=True))
+        print_text(escape_unseen(text, lines=True))
         return
     with open(result, "rb") as file, contextlib.ExitStack() as stack:
         out = sys.stdout.buffer if output is None else stack.enter_context(open(output, "wb"))

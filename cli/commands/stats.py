@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packidx.inspect.facts import result_facts
-from packidx.words import count, percent
+from packidx.words import format_count, format_percent
 
 from ..options import json_option, option
 from ..show.console import (
     print_facts,
     print_json,
+    print_line,
     print_rows,
-    say,
+    print_warnings,
     say_wrapped,
-    status,
-    warn,
+    show_status,
     with_parts,
 )
 
@@ -58,7 +58,7 @@ def _print_index(opened: Index, verbose: bool, as_json: bool) -> None:
     from packidx.inspect.stats import plan_stats
     from packidx.inspect.verdict import plan_verdict
 
-    with status() as doing:
+    with show_status() as doing:
         doing("looking at the packs")
         facts = plan_stats(opened)
         sentences = plan_verdict(opened, facts)
@@ -69,7 +69,7 @@ def _print_index(opened: Index, verbose: bool, as_json: bool) -> None:
         words = {"warnings": warnings, "verdict": sentences}
         print_json({key: manifest.get(key) for key in keys} | facts | words)
         return
-    say(f"{opened.path}@{opened.id[:12]}")
+    print_line(f"{opened.path}@{opened.id[:12]}")
     for sentence in sentences:
         say_wrapped(sentence, "- ")
     said = result_facts(opened.snapshot)
@@ -79,7 +79,7 @@ def _print_index(opened: Index, verbose: bool, as_json: bool) -> None:
     print_facts("Plan", {name: said[name] for name in said if verbose or name in _SHORT})
     if verbose:
         _print_details(opened, facts)
-    warn(warnings)
+    print_warnings(warnings)
 
 
 _SHORT = (
@@ -95,9 +95,11 @@ def print_lengths_stats(stats: Mapping[str, Any]) -> None:
     """`packidx.inspect.stats.lengths_stats` in a few tables."""
     facts = {"samples": with_parts(stats["num_ok"], stats["methods"])}
     facts["rejected"] = with_parts(stats["num_rejected"], stats["rejected"])
-    facts["tokens"] = count(stats["num_tokens"])
+    facts["tokens"] = format_count(stats["num_tokens"])
     if stats["label_tokens"] is not None:
-        facts["tokens"] += f", of which {count(stats['label_tokens'])} are known to be trained on"
+        facts["tokens"] += (
+            f", of which {format_count(stats['label_tokens'])} are known to be trained on"
+        )
     print_facts(stats["path"], facts)
     rows, held = [], []
     for source in stats["sources"]:
@@ -106,10 +108,12 @@ def print_lengths_stats(stats: Mapping[str, Any]) -> None:
         row |= {"tokens": source["num_tokens"], "min length": length["min"]}
         rows.append(name | row | {quantile: length[quantile] for quantile in _QUANTILES[1:]})
         labels, tokens = source["label_tokens"], source["num_tokens"]
-        kinds = [f"{count(number)} {_HELD[kind]}" for kind, number in source["modality"].items()]
+        kinds = [
+            f"{format_count(number)} {_HELD[kind]}" for kind, number in source["modality"].items()
+        ]
         row = {"counted": ", ".join(source["methods"]) or None}
         row |= {"samples by what they hold": ", ".join(kinds) or None}
-        row |= {"trained on": percent(labels / tokens, 1) if labels and tokens else labels}
+        row |= {"trained on": format_percent(labels / tokens, 1) if labels and tokens else labels}
         held.append(name | row | {"images": source["num_images"], "videos": source["num_videos"]})
     print_rows(rows)
     print_rows(held)
@@ -133,7 +137,9 @@ def _print_details(index: Index, facts: Mapping[str, Any]) -> None:
         if row["planned"]:  # there is a whole step
             ranks = {"useful time, ranks": f"{row['ranks']} x {row['micro_steps']}"}
             useful = {words: row[name] for words, name in orders.items()}
-            shares = {words: percent(n and n["useful_by_phase"]) for words, n in useful.items()}
+            shares = {
+                words: format_percent(n and n["useful_by_phase"]) for words, n in useful.items()
+            }
             rows.append(ranks | {"steps": row["steps"]} | shares)
     print_rows(rows)
     if rows:

@@ -9,10 +9,10 @@ from typing import Any
 import click
 import cloup
 
-from packidx.words import count
+from packidx.words import format_count
 
 from ..options import json_option, option_group
-from ..show.console import print_facts, print_json, print_rows, say, status
+from ..show.console import print_facts, print_json, print_line, print_rows, show_status
 
 
 @cloup.command()
@@ -73,7 +73,7 @@ def trace(
     if step is not None:
         traced = trace_step(opened, step, rank=rank, **options)
     else:
-        with status() as doing:
+        with show_status() as doing:
             doing("searching the samples")
             traced = trace_samples(opened, key=key, sample_id=sample_id, **options)
     if as_json:
@@ -88,16 +88,16 @@ def trace(
     rows = traced.get("places") or [pack | sample for pack in packs for sample in pack["samples"]]
     names = ("epoch", "step", "micro_step", "rank", "pack_id")
     when = [name for name in names if any(row.get(name) is not None for row in rows)]
-    print_rows([{name: row[name] for name in when} | _cells(row) for row in rows])
+    print_rows([{name: row[name] for name in when} | _to_cells(row) for row in rows])
     for row in traced.get("dropped", ()):
         why = ": ".join(filter(None, (row["reason"], row["detail"])))
-        say(f"sample {row['sample_id']} is in no pack: {why}")
+        print_line(f"sample {row['sample_id']} is in no pack: {why}")
 
 
-def _cells(sample: Mapping[str, Any]) -> dict[str, Any]:
-    tokens, key = count(sample["length"]), sample["key"]
+def _to_cells(sample: Mapping[str, Any]) -> dict[str, Any]:
+    tokens, key = format_count(sample["length"]), sample["key"]
     if sample["piece"] or sample["token_start"]:
-        tokens += f" from {count(sample['token_start'])}"
+        tokens += f" from {format_count(sample['token_start'])}"
     if key is None and sample["shard"] is not None:
         key = f"{os.path.basename(sample['shard'])}#{sample['row']}"
     cells = {"position": sample["position"], "sample": sample["sample_id"], "tokens": tokens}

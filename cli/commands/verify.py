@@ -19,7 +19,7 @@ from ..options import (
     settings_option,
     trust_option,
 )
-from ..show.console import print_facts, print_json, status
+from ..show.console import print_facts, print_json, show_status
 
 if TYPE_CHECKING:
     from packidx.inspect.verify import Check
@@ -72,7 +72,7 @@ def verify(index: str, roots: dict[str, str], quiet: bool, as_json: bool, **opti
         asked["encoder"] = encoder_of_plan(opened, options)
     checks: list[Check] = []
     lacking = None
-    with status(quiet) as doing:
+    with show_status(quiet) as doing:
         try:
             for check in run(opened, **asked):
                 checks.append(check)

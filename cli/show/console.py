@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packidx.words import count
+from packidx.words import format_count
 
 if TYPE_CHECKING:
     from packidx.run.workers import Progress
@@ -30,7 +30,7 @@ _ID = re.compile("[0-9a-f]{12,64}")
 _KEPT_LINES = re.compile(rf"(?!\n){_UNSEEN.pattern}")
 
 
-def visible(text: str, lines: bool = False) -> str:
+def escape_unseen(text: str, lines: bool = False) -> str:
     """`text` with control characters as escapes (``\\x1b``), but for the ends of its `lines`."""
     return (_KEPT_LINES if lines else _UNSEEN).sub(
         lambda unseen: unseen[0].encode("unicode_escape").decode("ascii"), text
@@ -43,16 +43,16 @@ def json_text(value: Any, **options: Any) -> str:
     return _KEPT_LINES.sub(lambda unseen: f"\\u{ord(unseen[0]):04x}", text)
 
 
-def say(text: str, err: bool = False, lines: bool = False) -> None:
+def print_line(text: str, err: bool = False, lines: bool = False) -> None:
     """A line, or several, on stdout or stderr. All that commands print goes through this module, so
     that no name in the data reaches the terminal as a command to it."""
-    click.echo(visible(text, lines), err=err)
+    click.echo(escape_unseen(text, lines), err=err)
 
 
-def warn(texts: Iterable[str]) -> None:
+def print_warnings(texts: Iterable[str]) -> None:
     """A line on stderr for each warning."""
     for text in texts:
-        say(f"warning: {text}", err=True)
+        print_line(f"warning: {text}", err=True)
 
 
 def print_json(value: Any) -> None:
@@ -71,7 +71,7 @@ def print_summary(title: str, summary: Any, as_json: bool) -> None:
     path, seconds, folders = (stated.pop(name, {}) for name in ("path", "seconds", "sources"))
     facts = {
         name.replace("num_", "").replace("nbytes", "bytes").replace("_", " "): (
-            count(value) if isinstance(value, int) else value
+            format_count(value) if isinstance(value, int) else value
         )
         for name, value in stated.items()
         if value is not None and name != "warnings"
@@ -86,12 +86,12 @@ _COPIED = ("index", "table", "try", "output", "path", "report", "train")
 def print_facts(title: str, facts: Mapping[str, str]) -> None:
     """Two columns, a name and what it is, under a heading; places and commands, which are copied,
     are not broken."""
-    click.secho(visible(title), bold=True)
-    width = max((len(visible(name)) for name in facts), default=0)
+    click.secho(escape_unseen(title), bold=True)
+    width = max((len(escape_unseen(name)) for name in facts), default=0)
     for name, value in facts.items():
-        head = f"{visible(name):{width}}  "
+        head = f"{escape_unseen(name):{width}}  "
         if name in _COPIED:
-            click.echo(click.style(head, dim=True) + visible(value))
+            click.echo(click.style(head, dim=True) + escape_unseen(value))
         else:
             say_wrapped(value, head)
 
@@ -101,7 +101,7 @@ def say_wrapped(text: str, head: str = "") -> None:
     other; words are never broken."""
     columns = min(120, shutil.get_terminal_size((100, 24)).columns)  # 100 where it goes to a file
     whole: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
-    lines = textwrap.wrap(visible(text), max(20, columns - len(head)), **whole)
+    lines = textwrap.wrap(escape_unseen(text), max(20, columns - len(head)), **whole)
     below = f"\n{' ' * len(head)}"
     click.echo(click.style(head, dim=True) + below.join(lines))
 
@@ -112,7 +112,7 @@ def print_marked_text(runs: Iterable[tuple[str, bool]]) -> None:
     coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     shown = []
     for text, marked in runs:
-        text = visible(text, lines=True)
+        text = escape_unseen(text, lines=True)
         if marked:
             text = click.style(text, fg="green", bold=True) if coloured else f"⟦{text}⟧"
         shown.append(text)
@@ -144,7 +144,9 @@ def print_rows(rows: Iterable[Mapping[str, Any]]) -> None:
 
     cells = [
         [
-            visible(count(value) if isinstance(value, int | None) else str(value), lines=True)
+            escape_unseen(
+                format_count(value) if isinstance(value, int | None) else str(value), lines=True
+            )
             for value in row.values()
         ]
         for row in listed
@@ -155,7 +157,7 @@ def print_rows(rows: Iterable[Mapping[str, Any]]) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     for name, *column in zip(listed[0], *cells, strict=True):
         table.add_column(
-            escape(visible(name, lines=True)),
+            escape(escape_unseen(name, lines=True)),
             justify="right" if all(map(_NUMBERS.fullmatch, column)) else "left",
             overflow="fold",
             no_wrap=any(map(_ID.fullmatch, column)),
@@ -168,7 +170,7 @@ def print_rows(rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 @contextlib.contextmanager
-def status(quiet: bool = False) -> Iterator[Callable[[str], None]]:
+def show_status(quiet: bool = False) -> Iterator[Callable[[str], None]]:
     """A line on stderr that says what is being done; silent with `quiet` or without a terminal."""
     if quiet or not sys.stderr.isatty():
         yield lambda doing: None
@@ -177,13 +179,13 @@ def status(quiet: bool = False) -> Iterator[Callable[[str], None]]:
     from rich.markup import escape
 
     with Console(stderr=True).status("starting") as line:
-        yield lambda doing: line.update(escape(visible(doing, lines=True)))
+        yield lambda doing: line.update(escape(escape_unseen(doing, lines=True)))
 
 
 def with_parts(total: int, parts: dict[str, int]) -> str:
     """A number, and what it is made up of."""
-    listed = ", ".join(f"{count(number)} {name}" for name, number in parts.items())
-    return f"{count(total)} ({listed})" if listed else count(total)
+    listed = ", ".join(f"{format_count(number)} {name}" for name, number in parts.items())
+    return f"{format_count(total)} ({listed})" if listed else format_count(total)
 
 
 # What `packidx.run.workers.Progress` calls it -> what is being done, and what is counted.
@@ -219,12 +221,12 @@ def progress_bar(quiet: bool) -> Iterator[Progress | None]:
             name: bar.add_task(text, visible=False, amount="") for name, (text, _) in _WORK.items()
         }
 
-        def progress(phase: str, done: int, total: int) -> None:
+        def show_progress(phase: str, done: int, total: int) -> None:
             task = tasks[phase]
             unit = _WORK[phase][1]
-            said = f"{count(done)} of {count(total)} {unit}"
+            said = f"{format_count(done)} of {format_count(total)} {unit}"
             if unit == "B":
                 said = f"{done / 1e6:,.1f} of {total / 1e6:,.1f} MB"
             bar.update(task, completed=done, total=total, visible=True, amount=said)
 
-        yield progress
+        yield show_progress

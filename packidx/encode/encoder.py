@@ -34,7 +34,7 @@ from packidx.processor.families.base import FamilyMedia
 from packidx.processor.kinds import record_kind
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.records.conversation import Conversation, Media, MediaInfo
-from packidx.records.read import parse
+from packidx.records.read import parse_record
 
 if TYPE_CHECKING:
     import torch
@@ -223,7 +223,7 @@ class ProcessorEncoder:
         self, record: Mapping[str, Any] | Conversation
     ) -> tuple[Conversation, list[MediaInfo]]:
         """Return a record's conversation, its media as their options ask for, and their sizes."""
-        conversation = record if isinstance(record, Conversation) else parse(record)
+        conversation = record if isinstance(record, Conversation) else parse_record(record)
         refuse_unsupported(conversation, self.files)
         conversation = as_requested(conversation, self.files)
         return conversation, [info_of(medium) for medium in conversation.media]

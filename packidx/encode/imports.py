@@ -11,7 +11,7 @@ from typing import Any
 from packidx.errors import MissingExtraError, SourceError
 from packidx.processor.folder import MEMBERS
 from packidx.recent import Recent
-from packidx.software import installed
+from packidx.software import installed_version
 
 INSTALL = 'pip install "packidx[torch]"'
 NEEDS_TORCHVISION = "transformers loads it with torchvision alone: pip install torchvision"
@@ -123,8 +123,8 @@ def load_real(
                 text = f"the {name[4:]} of {folder} needs a package ({reason}): run {INSTALL}"
                 raise MissingExtraError(text) from error
             raise SourceError(
-                f"transformers {installed('transformers')} cannot load the {name[4:]} of {folder} "
-                f"({reason}): use the release that saved it, or a newer one"
+                f"transformers {installed_version('transformers')} cannot load the {name[4:]} of "
+                f"{folder} ({reason}): use the release that saved it, or a newer one"
             ) from error
         _LOADED.put(key, made, 1)
     return made

@@ -14,7 +14,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from packidx.digests import digest
+from packidx.digests import digest_parts
 from packidx.encode.imports import load_real
 from packidx.encode.prober import MEDIA_PARTS, ProbedMedia, plain_tokens
 from packidx.encode.whole import bare_tokenizer, ids_of, quiet_transformers
@@ -295,7 +295,9 @@ def _assemble_files(
 def _code_of(folder: Path) -> str:
     """Return the digest of a folder's Python files."""
     paths = sorted(folder.glob("*.py"))
-    return digest(*(part for path in paths for part in (path.name.encode(), path.read_bytes())))
+    return digest_parts(
+        *(part for path in paths for part in (path.name.encode(), path.read_bytes()))
+    )
 
 
 def _find_limit(processor: Any) -> int | None:

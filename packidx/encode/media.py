@@ -31,7 +31,7 @@ from packidx.records.media.clips import Audio, Samples, Video
 from packidx.records.media.images import open_image
 from packidx.records.media.opener import media_info
 from packidx.records.media.paths import ANYWHERE
-from packidx.software import installed
+from packidx.software import installed_version
 
 if TYPE_CHECKING:
     import torch
@@ -322,7 +322,7 @@ def media_tensors(
                     f"makes {kind}s of grids {stated}, and {grids.tolist()} were counted"
                 )
     except NotBuilt as error:
-        name = f"{files.name} with transformers {installed('transformers')}"
+        name = f"{files.name} with transformers {installed_version('transformers')}"
         raise MismatchError(f"processor {name} {error}: {_ADVICE}") from error
     return tensors
 

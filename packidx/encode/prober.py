@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packidx.arrays import Int64s
-from packidx.digests import digest
+from packidx.digests import digest_parts
 from packidx.encode.imports import Keywords, load_real
 from packidx.encode.media import NotBuilt, blank_medium, sampling_rate_of
 from packidx.encode.whole import ARGUMENTS, bare_tokenizer, build_sample, ids_of
@@ -29,7 +29,7 @@ from packidx.processor.families.base import unusable_size
 from packidx.processor.kinds import DOCUMENT, INTERLEAVED, TEXT
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
 from packidx.records.media.clips import resampled_length
-from packidx.software import installed
+from packidx.software import installed_version
 
 MEDIA_PARTS = ("image_processor", "video_processor", "feature_extractor", "audio_processor")
 """Attributes of processors that take media."""
@@ -105,8 +105,11 @@ class ProbedMedia(MediaModel):
         self._rendered: set[str] = set()  # tokens that the template writes
         try:
             self.name = type(self.processor).__name__
-            content = digest(self.processor.to_json_string().encode())
-            self.settings = {"processor": content, "transformers": str(installed("transformers"))}
+            content = digest_parts(self.processor.to_json_string().encode())
+            self.settings = {
+                "processor": content,
+                "transformers": str(installed_version("transformers")),
+            }
             self._probe_kinds()
         except (PackidxError, MemoryError):
             raise

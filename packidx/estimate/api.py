@@ -43,10 +43,10 @@ from packidx.estimate.user_encoder import Encode
 from packidx.format.lengths import KIND, LengthsManifest, existing_manifest
 from packidx.format.manifest import DEFAULT, Layout, RecordRange, Shard, compared_of
 from packidx.io import files, storage, urls
-from packidx.io.output_folder import discard_abandoned, remove_stale, replacing
+from packidx.io.output_folder import discard_abandoned, remove_stale, replace_output
 from packidx.processor.text.gigatoken import LITTLE, NUM_TEXTS, choose_engine
 from packidx.records.containers.base import file_version
-from packidx.records.containers.registry import container
+from packidx.records.containers.registry import get_container
 from packidx.records.containers.tar import TORN
 from packidx.records.media.opener import forget_media
 from packidx.records.media.paths import check_places
@@ -54,7 +54,7 @@ from packidx.records.read import NOT_USED, RecordReader
 from packidx.records.shards import InputFile, check_unchanged, scan_shards
 from packidx.records.sources.find_shards import DataSet, find_shards
 from packidx.run.workers import Progress, num_workers, open_workers, report_nothing
-from packidx.software import software
+from packidx.software import list_versions
 from packidx.user_code import Function
 
 
@@ -227,11 +227,13 @@ def estimate_lengths(
             remove_stale(output, KIND, [file.path for file in manifest.files])
         else:
             uploaded = functools.partial(progress, "upload")
-            with replacing(output, KIND, "fresh" if fresh else "", uploaded) as built:
+            with replace_output(output, KIND, "fresh" if fresh else "", uploaded) as built:
                 finished = rows_in(finished_parts(built.table)) if counter.is_known else {}
                 plans = plan_parts(job, draft, rows | finished)
                 parts = make_parts(job, plans, built.table, counting, progress)
-                storage.overlapped(lambda each: check_unchanged(each.file.path, each.stated), own)
+                storage.map_overlapped(
+                    lambda each: check_unchanged(each.file.path, each.stated), own
+                )
                 manifest = make_manifest(job, parts)
                 built.keep([file.path for file in manifest.files])
                 files.write_json(os.path.join(built.table, KIND.manifest), manifest.to_json())
@@ -269,7 +271,7 @@ _SOURCE = ("name", *stated_sums(Counter()), "columns")
 def _known_scans(manifest: LengthsManifest) -> Callable[[InputFile], Shard | None]:
     """Return what gives the shard of a file that a table was counted of, and None for any other."""
     # A manifest does not say which samples are torn.
-    is_usable = manifest.software == software() and TORN not in manifest.rejected
+    is_usable = manifest.software == list_versions() and TORN not in manifest.rejected
     by_uri = {shard.uri: shard for shard in manifest.shards if is_usable}
     layouts = {each.name: without_plan_options(each.layout or DEFAULT) for each in manifest.sources}
 
@@ -374,7 +376,7 @@ def _check_columns(job: EstimateJob) -> None:
                 continue
             file = shard.file
             reader = RecordReader(layout, change, uses, has_media=shard.has_media)
-            raws = container(file.container, layout.delimiter).read(file.path, part)
+            raws = get_container(file.container, layout.delimiter).read(file.path, part)
             for raw in itertools.islice(raws, most):
                 rest = max(0, rest - 1)
                 reader.read(raw)

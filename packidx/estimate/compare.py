@@ -26,7 +26,7 @@ from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.kinds import DOCUMENT, TEXT, record_kind, words_of
 from packidx.records.conversation import Conversation, MediaInfo
-from packidx.software import installed
+from packidx.software import installed_version
 
 MAX_KINDS = 64
 """Kinds that are compared; records of rarer ones are built."""
@@ -83,7 +83,7 @@ class Comparer:
             return Compared(by=None, reason=self.reason)
         built = {kind: why for kind, why in sorted(self.kinds.items()) if why is not None}
         computed = tuple(sorted(self.kinds.keys() - built.keys()))
-        version = f"transformers {installed('transformers')}"
+        version = f"transformers {installed_version('transformers')}"
         return Compared(by=version, computed=computed, built=built)
 
     def is_exact(self, kind: str) -> bool:

@@ -330,7 +330,7 @@ def examine_batch(
         with warnings.catch_warnings():
             # Filters belong to all threads: each would take away and bring back the others'.
             warnings.simplefilter("ignore")
-            storage.overlapped(lambda pair: attempt_steps(*pair, look_up_sizes), waiting)
+            storage.map_overlapped(lambda pair: attempt_steps(*pair, look_up_sizes), waiting)
         for pair in waiting:
             attempt_steps(*pair, compare_record)
     return rows

@@ -22,7 +22,7 @@ from packidx.format.manifest import (
     seal_manifest,
 )
 from packidx.records.read import merge_columns
-from packidx.software import software
+from packidx.software import list_versions
 
 
 @dataclass
@@ -147,6 +147,6 @@ def make_manifest(job: EstimateJob, parts: Sequence[Part] = ()) -> LengthsManife
         methods=numbers_of(total, "method"),
         rejected=rejected,
         num_media=total["num_media", ""],
-        software=software(),
+        software=list_versions(),
     )
     return seal_manifest(replace(manifest, fingerprint=fingerprint_table(manifest.to_json())))

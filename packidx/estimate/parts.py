@@ -142,7 +142,7 @@ def write_part(folder: str, name: str, table: pa.Table, tasks: Iterable[TaskRows
         table = table.select(schema.LENGTHS.names)
     # Two processes may write the same part, as Ray repeats what seems to be lost.
     temporary = os.path.join(folder, f".{name}.{os.getpid()}-{secrets.token_hex(4)}")
-    with files.naming(temporary), parquet.open_writer(temporary, table.schema) as writer:
+    with files.name_in_errors(temporary), parquet.open_writer(temporary, table.schema) as writer:
         writer.write_table(table, row_group_size=ROW_GROUP)
         tasks_of = msgspec.json.encode([task._replace(key="") for task in known])
         writer.add_key_value_metadata({_TASKS: tasks_of})

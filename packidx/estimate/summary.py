@@ -129,7 +129,7 @@ _EXAMPLE = ["source", "reason", "shard", "row", "detail"]
 def first_rejected(path: str, rejected: Collection[Rejected]) -> dict[Rejected, tuple[str, str]]:
     """Record (``shard#row``) and detail of the first row that a table has of each kind."""
     examples: dict[Rejected, tuple[str, str]] = {}
-    manifest = load_manifest(urls.join(path, KIND.manifest), LengthsManifest, "estimate again")
+    manifest = load_manifest(urls.join_path(path, KIND.manifest), LengthsManifest, "estimate again")
     names = short_names([shard.uri for shard in manifest.shards])
     for file in manifest.files:
         wanted = [kind for kind in rejected if kind not in examples]

@@ -13,7 +13,7 @@ import pyarrow as pa
 from msgspec import to_builtins
 
 from packidx.arrays import Int64s
-from packidx.digests import canonical_json, digest
+from packidx.digests import canonical_json, digest_parts
 from packidx.errors import SourceError
 from packidx.estimate.counter import (
     BATCH,
@@ -35,7 +35,7 @@ from packidx.io import urls
 from packidx.processor.counts import UNKNOWN, Counts, MediaColumns, Spans
 from packidx.processor.kinds import KINDS
 from packidx.records.containers.base import TASK_BYTES, TASK_RECORDS
-from packidx.records.containers.registry import container
+from packidx.records.containers.registry import get_container
 from packidx.run.workers import Progress, Workers
 
 _TABLES = 64
@@ -74,20 +74,20 @@ def _list_tasks(
 ) -> Iterator[Task]:
     """Yield the tasks of a job in order."""
     versions = [schema.FORMAT_VERSION, str(schema.LENGTHS_WITH_SPANS)]
-    head = digest(canonical_json([table_recipe(draft), job.counter.fingerprints, versions]))
+    head = digest_parts(canonical_json([table_recipe(draft), job.counter.fingerprints, versions]))
     first_id = 0
     for shard in job.shards:
         root, stated, layout = shard.root, shard.stated, without_plan_options(shard.file.layout)
         places = [shard.file.path, root.folder, *root.elsewhere]
-        named = [shard.name, *map(urls.absolute, places)]
+        named = [shard.name, *map(urls.to_absolute, places)]
         content = [stated.container, stated.fingerprint, stated.rows]
-        if not container(stated.container).hashes_all:
+        if not get_container(stated.container).hashes_all:
             content += [stated.bytes, stated.version]
-        shared = digest(canonical_json([head, named, layout.to_json(), content]))
+        shared = digest_parts(canonical_json([head, named, layout.to_json(), content]))
         own = shard.of_task()
         for part in stated.ranges:
             drawn = None if job.counter.transform is None else first_id  # it draws by sample ids
-            key = digest(canonical_json([shared, to_builtins(part), drawn]))[:32]
+            key = digest_parts(canonical_json([shared, to_builtins(part), drawn]))[:32]
             yield Task(own, part, first_id, key, rows.get(key))
             first_id += part.num_records
 
@@ -116,7 +116,7 @@ def plan_parts(
         stated = [
             [task.key, task.shard.number, task.shard.file.source, task.first_id] for task in tasks
         ]
-        name = f"part-{number:05d}-{digest(canonical_json(stated))[:16]}"
+        name = f"part-{number:05d}-{digest_parts(canonical_json(stated))[:16]}"
         plans.append(PartPlan(name, tasks))
     return plans
 

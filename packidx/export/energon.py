@@ -36,10 +36,10 @@ from packidx.format.manifest import RecordRange, Shard
 from packidx.index import Index, PlannedSample
 from packidx.io import files, storage, urls
 from packidx.io.option_files import dump_yaml
-from packidx.io.output_folder import Kind, replacing
+from packidx.io.output_folder import Kind, replace_output
 from packidx.io.ranges import Extent
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
-from packidx.records.containers.registry import container
+from packidx.records.containers.registry import get_container
 from packidx.records.conversation import Media, to_record
 from packidx.records.fetch import Fetcher, check_key
 from packidx.records.read import ReadRecord, RecordReader
@@ -117,14 +117,16 @@ def export_energon(
     opened = open_exported(index, output, KIND, roots)
     shards, known = _packed_shards(opened), dict[str, bool]()
     paths = [opened.resolve(shard.uri) for shard in shards]
-    folders = {path: prepared_folder(urls.absolute(path), known) for path in paths}
+    folders = {path: prepared_folder(urls.to_absolute(path), known) for path in paths}
     names = {folder: f"src{n or ''}" for n, folder in enumerate(dict.fromkeys(folders.values()))}
     _check_keys(opened, folders)
-    seen = {folder: urls.moved(folder, energon_roots or {}) for folder in names}
+    seen = {folder: urls.replace_root(folder, energon_roots or {}) for folder in names}
     aux = {n: as_energon_names(f) if seen[f] == f else seen[f] for f, n in names.items()}
     of_path = {path: names[folder] for path, folder in folders.items()} if len(names) > 1 else {}
-    identity = digests.digest(digests.canonical_json([KIND.format, VERSION, opened.id, folders]))
-    with replacing(output, KIND, identity) as built, writers:
+    identity = digests.digest_parts(
+        digests.canonical_json([KIND.format, VERSION, opened.id, folders])
+    )
+    with replace_output(output, KIND, identity) as built, writers:
         num_media = _write_packs(built.table, opened, of_path, writers, progress)
         planned, written = opened.snapshot.lengths, describe_files(built.table, (PACKS, IDX))
         numbers = {
@@ -152,7 +154,7 @@ def export_energon(
         f"{folder} has no {DATABASE}, in which Energon looks media up: run "
         f"`{prepare_command(folder)}` before training"
         for folder in names
-        if not (known.get(folder) and storage.is_file(urls.join(folder, DATABASE)))
+        if not (known.get(folder) and storage.is_file(urls.join_path(folder, DATABASE)))
     ]
     if guessed := planned.methods.get("heuristic", 0):
         warnings.append(
@@ -221,7 +223,7 @@ def prepared_folder(path: str, known: dict[str, bool]) -> str:
     own = folder = path.rpartition("/")[0] or "/"
     while True:
         if folder not in known:
-            infos = (urls.join(folder, f"{FOLDER}/{name}") for name in _INFOS)
+            infos = (urls.join_path(folder, f"{FOLDER}/{name}") for name in _INFOS)
             known[folder] = any(map(storage.is_file, infos))
         if known[folder]:
             return folder
@@ -281,7 +283,7 @@ def _write_lines(packs: range, reader: _Reader) -> tuple[list[bytes], int]:
     for pack in map(reader[0].pack, packs):
         threads = _REQUESTS if any(map(fetcher.waits, pack.samples)) else 1
         read = functools.partial(_describe_sample, reader)
-        samples = storage.overlapped(read, pack.samples, threads)
+        samples = storage.map_overlapped(read, pack.samples, threads)
         num_media += sum(len(sample["media"]) for sample in samples)
         try:
             line = {"pack_id": pack.pack_id, "samples": samples}
@@ -305,7 +307,7 @@ def _describe_sample(reader: _Reader, sample: PlannedSample) -> dict[str, Any]:
         )
     path = fetcher.shard(sample.shard)
     place = RecordRange(sample.offset, sample.offset + sample.nbytes, sample.row or 0, 1)
-    [raw, *others] = container("tar").read(path, place)
+    [raw, *others] = get_container("tar").read(path, place)
     if others or raw.key is None:
         raise SourceError(
             f"{path} has no sample at bytes {place.start} to {place.end}: restore the shard, or "
@@ -336,7 +338,7 @@ def _write_packs(
     setup = functools.partial(_open_reader, index, of_path)
     path = os.path.join(folder, PACKS)
     with (
-        files.naming(path),
+        files.name_in_errors(path),
         open(path, "wb") as packs,
         open(os.path.join(folder, IDX), "wb") as starts,
     ):

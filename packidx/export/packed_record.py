@@ -54,7 +54,7 @@ def pack_members(
     # Those that wait for a store are asked for side by side.
     threads = storage.THREADS if all(map(fetcher.waits, pack.samples)) else 1
     read = functools.partial(_read_sample, fetcher, counter)
-    written = storage.overlapped(read, pack.samples, threads)
+    written = storage.map_overlapped(read, pack.samples, threads)
     meta: dict[str, Any] = {"pack_id": pack.pack_id}
     members = {"sample_ids": "sample_id", "keys": "key", "sources": "source"}
     for name, member in {**members, "token_lens": "length"}.items():

@@ -25,12 +25,12 @@ from packidx.export.packed_record import pack_members
 from packidx.index import Index
 from packidx.io import files
 from packidx.io.files import parse_size
-from packidx.io.output_folder import Kind, replacing
+from packidx.io.output_folder import Kind, replace_output
 from packidx.processor.counter import ConversationCounter
 from packidx.records.fetch import Fetcher
 from packidx.records.sources.folders import ENERGON as FOLDER
 from packidx.run.workers import Progress, open_workers
-from packidx.software import software
+from packidx.software import list_versions
 
 KIND = Kind(
     what="folder of packs as tars",
@@ -127,9 +127,9 @@ def export_wds(
     readers = open_workers("local", workers, most=opened.num_packs // _PACKS_PER_PROCESS)
     options = {"max_bytes": max_bytes}
     head = {"format": KIND.format, "version": VERSION, "snapshot_id": opened.id, "options": options}
-    identity = digests.digest(digests.canonical_json({**head, "software": software()}))
+    identity = digests.digest_parts(digests.canonical_json({**head, "software": list_versions()}))
     uploaded = None if progress is None else functools.partial(progress, "files")
-    with replacing(output, KIND, identity, uploaded) as built, readers:
+    with replace_output(output, KIND, identity, uploaded) as built, readers:
         files.remove_tree(built.table)  # what a run that was killed has left
         os.makedirs(os.path.join(built.table, FOLDER))
         setup = functools.partial(_open_reader, opened, counter)
@@ -140,7 +140,7 @@ def export_wds(
         totals = {"num_packs": result.num_packs, "num_samples": result.num_pieces}
         totals |= {"num_tokens": result.num_tokens, "num_media": num_media}
         files.write_atomic(os.path.join(built.table, FOLDER, "dataset.yaml"), _DATASET.encode())
-        manifest = {**head, **totals, "shards": tars, "software": software()}
+        manifest = {**head, **totals, "shards": tars, "software": list_versions()}
         files.write_json(os.path.join(built.table, KIND.manifest), manifest)
     return WdsSummary(
         path=output,
@@ -225,7 +225,7 @@ def _write_tars(
         name, ids = f"packs-{number:06d}.tar", []
         path = os.path.join(folder, name)
         with (
-            files.naming(path),
+            files.name_in_errors(path),
             open(f"{path}.part", "wb") as file,
             TarWriter(file, **plain) as tar,
         ):

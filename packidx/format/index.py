@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 from msgspec import Meta, field
 
-from packidx.digests import canonical_json, digest
+from packidx.digests import canonical_json, digest_parts
 from packidx.errors import FormatError
 from packidx.format.manifest import (
     Amount,
@@ -308,12 +308,12 @@ def file_name(table: str, number: int) -> str:
 
 def folder_name(digests: Iterable[str]) -> str:
     """Return the name of a window's folder: it follows from the SHA-256 of each of its files."""
-    return digest(canonical_json(list(digests)))[:32]
+    return digest_parts(canonical_json(list(digests)))[:32]
 
 
 def windows_folder(index: str) -> str:
     """Return where an index has its windows."""
-    return urls.join(index, "windows")
+    return urls.join_path(index, "windows")
 
 
 class LengthsOf(JsonObject, frozen=True, kw_only=True):
@@ -389,7 +389,9 @@ class IndexManifest(Manifest, frozen=True, kw_only=True):
     ) -> list[StoredFile]:
         """The same files in the index at `index`."""
         home = windows_folder(index)
-        return [file.within(urls.join(home, folder)) for folder, file in self.files(table, window)]
+        return [
+            file.within(urls.join_path(home, folder)) for folder, file in self.files(table, window)
+        ]
 
 
 def snapshot_id(stated: Mapping[str, Any]) -> str:
@@ -408,12 +410,12 @@ def snapshot_id(stated: Mapping[str, Any]) -> str:
     }
     names = ("num_rows", "num_packs", "digest")
     windows = [[window[name] for name in names] for window in stated["windows"]]
-    return digest(canonical_json(head), canonical_json(windows))[:32]
+    return digest_parts(canonical_json(head), canonical_json(windows))[:32]
 
 
 def manifest_path(index: str, ident: str) -> str:
     """Return where the manifest of a snapshot is."""
-    return urls.join(index, f"snapshots/{ident}.json")
+    return urls.join_path(index, f"snapshots/{ident}.json")
 
 
 def read_manifest(index: str, ident: str) -> IndexManifest:

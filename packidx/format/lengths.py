@@ -6,7 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from msgspec import field
 
-from packidx.digests import canonical_json, digest
+from packidx.digests import canonical_json, digest_parts
 from packidx.errors import FormatError, SourceError
 from packidx.format.manifest import (
     Count,
@@ -88,7 +88,7 @@ def fingerprint_table(stated: Mapping[str, Any]) -> str:
         ],
         "sources": [_describe_source(source) for source in stated["sources"]],
     }
-    return digest(canonical_json(head))
+    return digest_parts(canonical_json(head))
 
 
 def _describe_source(source: Mapping[str, Any]) -> list[Any]:
@@ -109,11 +109,11 @@ def existing_manifest(path: str) -> tuple[LengthsManifest | None, str | None]:
         OSError: it cannot be looked at.
     """
     check_free(path, KIND)
-    if KIND.manifest not in storage.names(path):
+    if KIND.manifest not in storage.list_names(path):
         return None, None
     try:
         return load_manifest(
-            urls.join(path, KIND.manifest), LengthsManifest, "it is written again"
+            urls.join_path(path, KIND.manifest), LengthsManifest, "it is written again"
         ), None
     except (FormatError, OSError) as error:
         return None, str(error)
@@ -156,13 +156,13 @@ def known_table(
         return KnownTable(None, [StoredFile(path) for path in matches], True)
     if storage.is_file(uri):
         return KnownTable(None, [StoredFile(uri)])
-    path = urls.join(uri, "manifest.json")
+    path = urls.join_path(uri, "manifest.json")
     if storage.is_file(path):
         manifest = load_manifest(path, LengthsManifest, HELP)
         if fingerprint not in (None, manifest.fingerprint):
             raise FormatError(f"{uri} is not the table that was planned")
         return KnownTable(manifest, [file.within(uri) for file in manifest.files])
-    names = storage.names(uri)
+    names = storage.list_names(uri)
     if not names and not storage.exists(uri):
         raise SourceError(f"{uri} does not exist; {HELP}")
     if any(map(PART_NAME.fullmatch, names)):  # what is there may be half a table
@@ -175,4 +175,4 @@ def known_table(
         raise SourceError(
             f"{uri} is not a lengths table: it holds no manifest.json and no Parquet; {HELP}"
         )
-    return KnownTable(None, [StoredFile(urls.join(uri, name)) for name in tables])
+    return KnownTable(None, [StoredFile(urls.join_path(uri, name)) for name in tables])

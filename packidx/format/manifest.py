@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta, field
 from msgspec.structs import fields, force_setattr, replace
 
-from packidx.digests import canonical_json, digest
+from packidx.digests import canonical_json, digest_parts
 from packidx.errors import FormatError, OptionError
 from packidx.format.terms import ANSWERS, COLUMNS, PAIR_SIDES, TAGS
 from packidx.io import storage, urls
@@ -90,7 +90,7 @@ class File(JsonObject, frozen=True, kw_only=True):
 
     def within(self, folder: str) -> StoredFile:
         """The file in the manifest's folder."""
-        return StoredFile(urls.join(folder, self.path), self.bytes, self.sha256)
+        return StoredFile(urls.join_path(folder, self.path), self.bytes, self.sha256)
 
 
 class RecordRange(msgspec.Struct, frozen=True, array_like=True):
@@ -345,4 +345,4 @@ def seal_manifest(manifest: M) -> M:
 
 def content_digest(stated: Mapping[str, Any]) -> str:
     """SHA-256 of all that a manifest says, its `digest`; raise a ValueError if that is no JSON."""
-    return digest(canonical_json({k: v for k, v in stated.items() if k != "digest"}))
+    return digest_parts(canonical_json({k: v for k, v in stated.items() if k != "digest"}))

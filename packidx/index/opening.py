@@ -28,7 +28,7 @@ def snapshot_ids(folder: str | Path, beginning: str = "") -> list[str]:
     Raises:
         OSError: a store cannot be asked.
     """
-    names = storage.names(urls.join(str(folder), "snapshots"))
+    names = storage.list_names(urls.join_path(str(folder), "snapshots"))
     idents = [name.removesuffix(".json") for name in names if name.endswith(".json")]
     return [name for name in idents if is_snapshot_id(name) and name.startswith(beginning)]
 
@@ -40,7 +40,7 @@ def read_head(index: str | Path) -> str | None:
         OSError: it cannot be read.
     """
     try:
-        text = storage.read(urls.join(str(index), "HEAD"))
+        text = storage.read(urls.join_path(str(index), "HEAD"))
         return text.decode("utf-8", "replace").strip() or None
     except FileNotFoundError:
         return None
@@ -73,13 +73,13 @@ def open_index(path: str | Path | Index, roots: Mapping[str, str] | None = None)
         folder = whole
     else:
         wanted = ident
-    snapshots = urls.join(folder, "snapshots")
+    snapshots = urls.join_path(folder, "snapshots")
     # Of a store, where every look is a request, this is asked only where nothing else is there.
     if not urls.is_url(folder) and not storage.is_folder(snapshots):
-        below = urls.join(folder, "index")  # of a folder that `packidx pack` wrote
-        if not storage.is_folder(urls.join(below, "snapshots")):
+        below = urls.join_path(folder, "index")  # of a folder that `packidx pack` wrote
+        if not storage.is_folder(urls.join_path(below, "snapshots")):
             raise _no_index(folder)
-        folder, snapshots = below, urls.join(below, "snapshots")
+        folder, snapshots = below, urls.join_path(below, "snapshots")
     if wanted is not None:
         known = snapshot_ids(folder, wanted) if wanted else []
         if not known and not storage.is_folder(snapshots):
@@ -103,7 +103,10 @@ def open_index(path: str | Path | Index, roots: Mapping[str, str] | None = None)
 
 def _no_index(folder: str) -> NotFoundInIndex:
     with contextlib.suppress(OSError):
-        if read_json_object(urls.join(folder, "manifest.json")).get("format") == LENGTHS_FORMAT:
+        if (
+            read_json_object(urls.join_path(folder, "manifest.json")).get("format")
+            == LENGTHS_FORMAT
+        ):
             return NotFoundInIndex(
                 f"{folder} is a lengths table and no pack index: make one of it with `packidx plan "
                 f"{folder} -o INDEX`, and name that"

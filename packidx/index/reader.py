@@ -217,7 +217,7 @@ class Index:
 
     def resolve(self, uri: str) -> str:
         """`uri` with the longest matching prefix of `roots` exchanged."""
-        return urls.moved(uri, self.roots)
+        return urls.replace_root(uri, self.roots)
 
     def _damage_error(self, pack_id: int, what: str) -> FormatError:
         return FormatError(

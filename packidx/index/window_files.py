@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packidx.digests import ColumnDigest, canonical_json, digest, file_digest
+from packidx.digests import ColumnDigest, canonical_json, digest_parts, file_digest
 from packidx.format.index import TABLES, TableFile, file_name
 from packidx.format.parquet import footer_crc, open_writer
-from packidx.io.files import fsync_path, naming
+from packidx.io.files import fsync_path, name_in_errors
 
 # Rows per row group and row groups per file, part of the format: a reader that looks one pack up
 # parses a file's footer, which grows with its groups, and decodes one group.
@@ -43,7 +43,9 @@ class WindowDigest:
                 self._columns[table, name].update(chunk)
 
     def hexdigest(self) -> str:
-        return digest(canonical_json([column.hexdigest() for column in self._columns.values()]))
+        return digest_parts(
+            canonical_json([column.hexdigest() for column in self._columns.values()])
+        )
 
 
 class WindowFiles:
@@ -120,7 +122,7 @@ class _TableFiles:
 
     def _append_group(self, group: pa.Table) -> None:
         path = self._folder / file_name(self._table, len(self._done))
-        with naming(path):
+        with name_in_errors(path):
             if self.writer is None:
                 self.writer = open_writer(str(path), group.schema)
             self.writer.write_table(group)
@@ -132,7 +134,7 @@ class _TableFiles:
         if self.writer is None:
             return
         path = self._folder / file_name(self._table, len(self._done))
-        with naming(path):
+        with name_in_errors(path):
             self.writer.close()
         fsync_path(path)
         with pa.OSFile(str(path)) as written:

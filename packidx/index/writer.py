@@ -25,10 +25,10 @@ from packidx.format.index import (
 from packidx.format.manifest import seal_manifest
 from packidx.index.opening import read_head
 from packidx.io import storage, urls
-from packidx.io.files import fsync_path, json_text, locked, remove_tree
+from packidx.io.files import fsync_path, hold_lock, json_text, remove_tree
 from packidx.io.output_folder import check_index, local_home
 from packidx.io.storage import Uploaded
-from packidx.software import software
+from packidx.software import list_versions
 
 _STAGING = re.compile(r"\.tmp-.*")
 
@@ -52,7 +52,7 @@ def open_staging(index: str | Path) -> Iterator[Path]:
     windows = windows_folder(home)
     for folder in (windows, os.path.join(home, "snapshots")):
         os.makedirs(folder, exist_ok=True)
-    with locked(home, wait=True):
+    with hold_lock(home, wait=True):
         for name in filter(_STAGING.fullmatch, os.listdir(windows)):  # of killed writers
             remove_tree(os.path.join(windows, name))
         staging = Path(windows, f".tmp-{os.getpid()}")
@@ -96,12 +96,12 @@ def publish_snapshot(
                 snapshot_id=ident,
                 parent=head if head is not None and is_snapshot_id(head) else None,
                 created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                software=software(),
+                software=list_versions(),
             )
         )
         storage.write(manifest_path(index, ident), json_text(manifest.to_json()))
     if read_head(index) != ident:
-        storage.write(urls.join(index, "HEAD"), f"{ident}\n".encode())
+        storage.write(urls.join_path(index, "HEAD"), f"{ident}\n".encode())
     return read_manifest(index, ident), existed
 
 
@@ -113,7 +113,10 @@ def _put_windows(
     store this is not asked."""
     home = windows_folder(index)
     files = {
-        urls.join(home, f"{window.folder}/{file.path}"): (os.path.join(folder, file.path), file)
+        urls.join_path(home, f"{window.folder}/{file.path}"): (
+            os.path.join(folder, file.path),
+            file,
+        )
         for window, folder in zip(planned.windows, folders, strict=True)
         for file in window.files
     }

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Set
 from typing import TYPE_CHECKING, Any
 
 from packidx.plan.options import command_words
-from packidx.words import count, number_of
+from packidx.words import format_count, number_of
 
 if TYPE_CHECKING:
     from packidx.format.index import IndexManifest, Options, Result
@@ -26,10 +26,11 @@ def result_facts(snapshot: IndexManifest) -> dict[str, str]:
     proofs = ", ".join(_BOUNDS.get(name, name) for name in result.bound.split(", "))
     taken = result.strategies
     rules = format_counts(taken.items()) if len(taken) > 1 else "".join(taken)
+    num_in, num_packed = map(format_count, (lengths.num_samples, result.num_samples))
     facts = {
-        "samples": f"{count(lengths.num_samples)} in, {count(result.num_samples)} packed",
-        "tokens": count(result.num_tokens),
-        "packs": f"{count(result.num_packs)} of {number_of(options.capacity, 'token')}",
+        "samples": f"{num_in} in, {num_packed} packed",
+        "tokens": format_count(result.num_tokens),
+        "packs": f"{format_count(result.num_packs)} of {number_of(options.capacity, 'token')}",
         "fill": f"{100 * result.fill:.3f} %",
         "lower bound": f"{number_of(result.lower_bound, 'pack')} ({proofs})",
         "gap": f"{number_of(result.gap, 'pack')} ({result.gap_percent:.3f} %)",
@@ -47,7 +48,7 @@ def result_facts(snapshot: IndexManifest) -> dict[str, str]:
         "options": asked_for(options),
         "continues": _describe_continued(options),
         "aligned": _describe_alignment(snapshot),
-        "windows": count(len(snapshot.windows)) if len(snapshot.windows) > 1 else None,
+        "windows": format_count(len(snapshot.windows)) if len(snapshot.windows) > 1 else None,
         "placed": placed if result.num_pieces != result.num_samples else None,
         "cut off": cut if result.num_tokens_cut else None,
         "margin" if options.margin else "planned": _describe_target(snapshot),
@@ -82,7 +83,7 @@ def verified_facts(
     said = f"{number_of(num, 'length')} computed ({num_kinds} compared with {compared['with']})"
     if num_built:
         kind, difference = next(iter(built.items()), ("", ""))
-        said += f", {count(num_built)} built" + (f" ({kind}: {difference})" if kind else "")
+        said += f", {format_count(num_built)} built" + (f" ({kind}: {difference})" if kind else "")
     return {"verified": said}
 
 
@@ -106,7 +107,7 @@ def _describe_schedule(result: Result) -> str:
     chunk = result.schedule_chunk
     number, ranks = result.schedule_block // chunk, f"for up to {number_of(chunk, 'rank')}"
     if number > 1:
-        parts = f"{count(number)} micro-steps of {number_of(chunk, 'pack')}"
+        parts = f"{format_count(number)} micro-steps of {number_of(chunk, 'pack')}"
         return f"{result.schedule}: {parts} per step, {ranks}"
     one = f"{result.schedule}: one micro-step per step, {ranks}"
     return f"{one}; steps are of packs of one cost, not of the whole mix"
@@ -121,8 +122,8 @@ def _describe_steps(snapshot: IndexManifest) -> str:
         return "as the trainer's global batch says; a random order has no steps of its own"
     steps, left = divmod(packs, size)
     if not steps:
-        return f"none: {number_of(size, 'pack')} per step, but {count(packs)} planned"
-    said = f"{count(steps)} of {number_of(size, 'pack')} each per epoch"
+        return f"none: {number_of(size, 'pack')} per step, but {format_count(packs)} planned"
+    said = f"{format_count(steps)} of {number_of(size, 'pack')} each per epoch"
     if left:
         said += f"; left over, others in each epoch: {number_of(left, 'pack')}"
         said += f" ({100 * left / packs:.1f} %)"
@@ -139,7 +140,8 @@ def _describe_losses(snapshot: IndexManifest) -> str:
     rejected, tokens = result.dropped.get(_REJECTED, 0), result.num_tokens_lost
     if not reasons and not rejected and not tokens:
         return "0"
-    of = f"{result.lost_percent:.1f} % of the {count(result.num_tokens_eligible)} to be packed"
+    eligible = format_count(result.num_tokens_eligible)
+    of = f"{result.lost_percent:.1f} % of the {eligible} to be packed"
     once = ", each sample counted once" if snapshot.options.weights else ""
     said = f"{number_of(tokens, 'token')}, {of}{once}" + (f" ({reasons})" if reasons else "")
     if rejected:

@@ -106,10 +106,10 @@ def _files_of(index: Index, folder: str) -> dict[str, str]:
         names += [f"windows/{window.folder}/{file.path}" for file in window.files]
     files = {"HEAD": head}
     for number, name in enumerate(names):
-        path = urls.join(index.path, name)
+        path = urls.join_path(index.path, name)
         if urls.is_url(path):
             own = os.path.join(folder, f"{number}-{os.path.basename(name)}")
-            storage.download(path, own)
+            storage.download_file(path, own)
             path = own
         files[name] = path
     return files

@@ -71,7 +71,7 @@ def shown_samples(
         FormatError, OSError: the table cannot be read.
         PackidxError: nothing can be encoded.
     """
-    manifest = load_manifest(urls.join(path, KIND.manifest), LengthsManifest, "estimate again")
+    manifest = load_manifest(urls.join_path(path, KIND.manifest), LengthsManifest, "estimate again")
     fetcher = Fetcher(_Records(path, manifest), transform, encode)
     return [
         {

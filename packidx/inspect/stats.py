@@ -28,7 +28,7 @@ from packidx.inspect.sql import Row, rows_of
 from packidx.io.cache import local_copies
 from packidx.lengths.table import read_lengths, strongest_first
 from packidx.packing.counts import LengthPairs
-from packidx.permutation import permutation
+from packidx.permutation import draw_permutation
 
 
 def estimate_memory(index: Index) -> dict[str, int] | None:
@@ -190,7 +190,7 @@ def ranks_stats(
         in which ranks do not wait, where they wait once per micro-step, or once in each phase. None
         stands for what there are too few packs to say.
     """
-    drawn = permutation(len(llm), derive_key(0, "random order"))
+    drawn = draw_permutation(len(llm), derive_key(0, "random order"))
     found = []
     for number in ranks:
         size = -(-global_batch // number) * number

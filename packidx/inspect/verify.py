@@ -18,10 +18,10 @@ from packidx.index import Index, PlannedSample
 from packidx.index.window_files import WindowDigest
 from packidx.io import storage, urls
 from packidx.io.cache import Content, StoredFile, content_of, local_copy
-from packidx.permutation import permutation
-from packidx.records.containers.registry import container
+from packidx.permutation import draw_permutation
+from packidx.records.containers.registry import get_container
 from packidx.records.fetch import Fetcher
-from packidx.records.shards import scan
+from packidx.records.shards import scan_shard
 from packidx.user_code import Function, Transform, fingerprint_of, planned_transform
 
 
@@ -160,12 +160,12 @@ def check_shards(index: Index) -> Check:
     pairs = list(zip(paths, shards, strict=True))  # two may be one file now
     stated = [StoredFile(path, each.bytes, each.fingerprint) for path, each in pairs]
     kinds = {path: each.container for path, each in pairs}
-    in_part = {path for path, kind in kinds.items() if not container(kind).hashes_all}
+    in_part = {path for path, kind in kinds.items() if not get_container(kind).hashes_all}
 
     def content(path: str) -> Content:
         if path not in in_part:
             return content_of(path)
-        scanned = scan(path, kind=kinds[path])  # all that the fingerprint of a tar is of
+        scanned = scan_shard(path, kind=kinds[path])  # all that the fingerprint of a tar is of
         return Content(scanned.nbytes, scanned.sha256)
 
     faults, hashed = _find_faults(stated, content, "it had {} when it was counted")
@@ -190,7 +190,7 @@ def _find_faults(
         stated: how a sentence goes on with what was stated.
     """
     faults: dict[str, str] = {}
-    sizes = storage.overlapped(storage.size_of, [part.path for part in parts])
+    sizes = storage.map_overlapped(storage.size_of, [part.path for part in parts])
     for part, size in zip(parts, sizes, strict=True):
         if size is None:
             faults[part.path] = f"{part.path} {_MISSING}"
@@ -206,7 +206,7 @@ def _find_faults(
             return str(error)
 
     hashed = 0
-    for part, content in zip(sound, storage.overlapped(content_or_fault, sound), strict=True):
+    for part, content in zip(sound, storage.map_overlapped(content_or_fault, sound), strict=True):
         if isinstance(content, str):
             faults[part.path] = content
             continue
@@ -298,7 +298,7 @@ def check_samples(
 def _draw_samples(index: Index, wanted: int, seed: int) -> Iterator[PlannedSample]:
     """Samples drawn by the seed, in the order of the table."""
     num_pieces = index.snapshot.result.num_pieces
-    rows = np.sort(permutation(num_pieces, derive_key(seed, "verify"))[:wanted])
+    rows = np.sort(draw_permutation(num_pieces, derive_key(seed, "verify"))[:wanted])
     for number, _, _, first_row, _ in index.snapshot.placed:
         samples = index.window("samples", number)
         stop = first_row + samples.num_rows

@@ -21,12 +21,12 @@ import os
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from packidx.digests import digest, file_digest, known_digest
+from packidx.digests import digest_parts, file_digest, known_digest
 from packidx.errors import FormatError
 from packidx.io import files, storage, urls
 
 
-def folder() -> str:
+def get_folder() -> str:
     """Return where the cache is."""
     if named := os.environ.get("PACKIDX_CACHE"):
         return os.path.abspath(named)
@@ -48,35 +48,37 @@ def remembered_stat(url: str) -> storage.Stat:
     return _stats[url]
 
 
-def forget(*names: str) -> None:
+def forget_stats(*names: str) -> None:
     """Ask the stores anew from now on, about some files or all."""
     for url in names or list(_stats):
         _stats.pop(url, None)
 
 
-def local(url: str, version: str | None = None, *, check: bool = False) -> str:
+def fetch_copy(url: str, version: str | None = None, *, check: bool = False) -> str:
     """Return the path of this machine's copy of a store's file.
 
     Args:
         url: the file.
         version: names the content, where it is known without asking the store.
-        check: as in `made`.
+        check: as in `make_copy`.
 
     Raises:
         OSError: it cannot be read, or the cache cannot be written.
     """
 
-    def download(target: str) -> None:
-        storage.download(url, target)
+    def download_checked(target: str) -> None:
+        storage.download_file(url, target)
         if version is None and storage.stat(url).version != known:
-            forget(url)
+            forget_stats(url)
             raise OSError(errno.EIO, "it was replaced while it was read; start again", url)
 
     known = remembered_stat(url).version if version is None else version
-    return made(url, known, download, check=check)
+    return make_copy(url, known, download_checked, check=check)
 
 
-def made(source: str, version: str, make: Callable[[str], None], *, check: bool = False) -> str:
+def make_copy(
+    source: str, version: str, make: Callable[[str], None], *, check: bool = False
+) -> str:
     """Return the path of a file of the cache, made if it is missing or damaged.
 
     Args:
@@ -88,16 +90,16 @@ def made(source: str, version: str, make: Callable[[str], None], *, check: bool 
     Raises:
         OSError: the cache cannot be written.
     """
-    home = os.path.join(folder(), "files", digest(source.encode(), version.encode())[:32])
-    if copy := _sound(home, check):
+    home = os.path.join(get_folder(), "files", digest_parts(source.encode(), version.encode())[:32])
+    if copy := _find_sound(home, check):
         return copy
     os.makedirs(home, exist_ok=True)
-    with files.locked(home, wait=True):
-        if copy := _sound(home, check):
+    with files.hold_lock(home, wait=True):
+        if copy := _find_sound(home, check):
             return copy
         begun = os.path.join(home, ".begun")
         try:
-            with files.naming(begun):
+            with files.name_in_errors(begun):
                 make(begun)
             name = f"{os.path.getsize(begun)}-{source.rpartition('/')[2][-40:]}"
             copy = os.path.join(home, f"{file_digest(begun)}-{name}")
@@ -109,7 +111,7 @@ def made(source: str, version: str, make: Callable[[str], None], *, check: bool 
         return copy
 
 
-def _sound(home: str, check: bool) -> str | None:
+def _find_sound(home: str, check: bool) -> str | None:
     """Return the copy in a folder; None if it is missing or damaged."""
     with contextlib.suppress(FileNotFoundError):
         for name in os.listdir(home):
@@ -142,7 +144,7 @@ def local_copy(file: StoredFile) -> str:
         # An absolute path has no part that Arrow takes for a home folder or a URL.
         copy = os.path.abspath(file.path)
         if is_remote:
-            copy = local(file.path, file.sha256, check=True)
+            copy = fetch_copy(file.path, file.sha256, check=True)
         nbytes = os.path.getsize(copy)
         if file.nbytes not in (None, nbytes):
             wrong = f"has {nbytes} bytes, its manifest says {file.nbytes}"
@@ -159,7 +161,7 @@ def local_copy(file: StoredFile) -> str:
 
 def local_copies(files: Sequence[StoredFile]) -> list[str]:
     """Return `local_copy` of several files."""
-    return storage.overlapped(local_copy, files)
+    return storage.map_overlapped(local_copy, files)
 
 
 class Content(NamedTuple):

@@ -50,7 +50,7 @@ def make_folder(path: str | Path) -> None:
 
 
 @contextlib.contextmanager
-def naming(path: str | Path) -> Iterator[None]:
+def name_in_errors(path: str | Path) -> Iterator[None]:
     """Give errors of input and output that name no file, as of a full disk, the name `path`."""
     try:
         yield
@@ -68,7 +68,7 @@ def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
     path = Path(path)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with naming(path), os.fdopen(handle, "wb") as file:
+        with name_in_errors(path), os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -98,7 +98,7 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 @contextlib.contextmanager
-def locked(folder: str | Path, *, wait: bool = False) -> Iterator[bool]:
+def hold_lock(folder: str | Path, *, wait: bool = False) -> Iterator[bool]:
     """Hold a folder's lock, if it is ours: not where another has it, or has removed the folder.
 
     The kernel lets go of it when the process dies.
@@ -138,12 +138,12 @@ def load_json(data: bytes | str) -> Any:
     """
     text = data if isinstance(data, str) else data.decode("utf-8-sig")
     try:
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_number)
+        return json.loads(text, object_pairs_hook=_refuse_twice, parse_constant=_no_number)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
         names = [name for name, _ in pairs]

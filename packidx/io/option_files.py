@@ -96,10 +96,10 @@ def options_of(text: str, where: str, what: str) -> dict[str, Any]:
         raise OptionError(f"{where} is not valid {form}: {error}") from None
     if not isinstance(value, dict):
         raise OptionError(f"{where} is not a {what}")
-    return members(where, value)
+    return read_members(where, value)
 
 
-def members(where: str, given: Any) -> dict[str, Any]:
+def read_members(where: str, given: Any) -> dict[str, Any]:
     """The members of a section, by their names with ``_``; what is null is left out.
 
     Raises:
@@ -113,7 +113,7 @@ def members(where: str, given: Any) -> dict[str, Any]:
     return {name: value for name, value in named.items() if value is not None}
 
 
-def section(where: str, given: Any, kind: type[S], strict: bool = True) -> S:
+def read_section(where: str, given: Any, kind: type[S], strict: bool = True) -> S:
     """A section as the struct or the dataclass that says what it may hold.
 
     Args:
@@ -123,6 +123,6 @@ def section(where: str, given: Any, kind: type[S], strict: bool = True) -> S:
         OptionError: it holds something else.
     """
     try:
-        return msgspec.convert(members(where, given), kind, strict=strict)
+        return msgspec.convert(read_members(where, given), kind, strict=strict)
     except msgspec.ValidationError as error:
         raise OptionError(f"{where}: {error}".replace(" - at `$.", " - at `")) from None

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packidx.digests import digest, file_digest
+from packidx.digests import digest_parts, file_digest
 from packidx.errors import OptionError
 from packidx.io import files, storage, urls
 from packidx.io.storage import Uploaded
@@ -55,7 +55,7 @@ def check_free(output: str, kind: Kind) -> None:
     Raises:
         OptionError: it is a file, holds something else, or an output that is never replaced.
     """
-    names = _names(output, kind.what)
+    names = _list_folder(output, kind.what)
     if kind.manifest not in names:
         _check_foreign(output, [name for name in names if not kind.is_part(name)], kind.what)
     else:
@@ -68,7 +68,7 @@ def _check_manifest(output: str, kind: Kind) -> None:
     Raises:
         OptionError: it is of something else, or of an output that is never replaced.
     """
-    stated = read_json_object(urls.join(output, kind.manifest))
+    stated = read_json_object(urls.join_path(output, kind.manifest))
     if stated.get("format") != kind.format:
         _check_foreign(output, [kind.manifest], kind.what)
     if kind.parts is None and _UNFINISHED not in stated:
@@ -84,17 +84,17 @@ def check_index(location: str) -> None:
     Raises:
         OptionError: it is a file, holds other files, or has no bucket.
     """
-    names = _names(location, "index")
+    names = _list_folder(location, "index")
     if "snapshots" not in names:
         _check_foreign(location, sorted({*names} - _BEGUN), "index")
 
 
-def _names(output: str, what: str) -> list[str]:
+def _list_folder(output: str, what: str) -> list[str]:
     """Return the names in a folder, which need not be there."""
     is_path = os.path.lexists(output) and not os.path.isdir(output)
     if storage.is_file(output) if urls.is_url(output) else is_path:
         raise OptionError(f"{output} is not a folder: name a folder for the {what}")
-    names = storage.names(output)
+    names = storage.list_names(output)
     if not names:
         check_bucket(output)
     return names
@@ -123,7 +123,9 @@ def check_bucket(url: str) -> None:
 
 def is_within(path: str, folder: str) -> bool:
     """Return True if `path` is `folder` or below it, wherever symbolic links lead."""
-    real = [urls.absolute(at) if urls.is_url(at) else os.path.realpath(at) for at in (path, folder)]
+    real = [
+        urls.to_absolute(at) if urls.is_url(at) else os.path.realpath(at) for at in (path, folder)
+    ]
     return f"{real[0]}/".startswith(f"{real[1].rstrip('/')}/")
 
 
@@ -164,7 +166,7 @@ class OutputFolder:
 
 
 @contextlib.contextmanager
-def replacing(
+def replace_output(
     path: str, kind: Kind, identity: str, uploaded: Uploaded | None = None
 ) -> Iterator[OutputFolder]:
     """A new folder beside `path`, which `check_free` lets pass, put there if the block ends well.
@@ -181,19 +183,19 @@ def replacing(
     """
     if not path:  # which is the working folder, to some functions, and nothing, to others
         raise OptionError(f"the path of the {kind.what} is empty: name a folder")
-    output = OutputFolder(_hidden(local_home(path)))
+    output = OutputFolder(_hidden_folder(local_home(path)))
     try:
         os.makedirs(output.path, exist_ok=True)
-        with files.locked(output.path) as free:
+        with files.hold_lock(output.path) as free:
             if not free:
                 raise OptionError(
                     f"another run is making the {kind.what} at {path}: let it finish and start "
                     "again, or name another folder"
                 )
             try:
-                _begin(output, identity)
+                _begin_job(output, identity)
                 yield output
-                _publish(output.table, path, kind, uploaded)
+                _publish_files(output.table, path, kind, uploaded)
                 files.remove_tree(output.path)
             except BaseException:
                 if not any(kind.is_part(path.name) for path in Path(output.table).glob("*")):
@@ -206,7 +208,7 @@ def replacing(
         raise OptionError(f"cannot write the {kind.what} to {path}: {reason}{where}") from error
 
 
-def _begin(output: OutputFolder, identity: str) -> None:
+def _begin_job(output: OutputFolder, identity: str) -> None:
     """Empty the folder if it is another job's, and say whose it is."""
     stated = os.path.join(output.path, "job")
     if not os.path.exists(stated) or storage.read(stated) != identity.encode():
@@ -223,22 +225,24 @@ def local_home(location: str) -> str:
         return os.path.realpath(location)
     from packidx.io import cache
 
-    return os.path.join(cache.folder(), "staging", digest(urls.absolute(location).encode())[:32])
+    return os.path.join(
+        cache.get_folder(), "staging", digest_parts(urls.to_absolute(location).encode())[:32]
+    )
 
 
-def _hidden(home: str) -> str:
+def _hidden_folder(home: str) -> str:
     return os.path.join(os.path.dirname(home), f".{os.path.basename(home)}.new")
 
 
 def discard_abandoned(path: str) -> None:
     """Delete what a killed run to `path` has left; what a living run has is locked."""
-    folder = _hidden(local_home(path))
-    with contextlib.suppress(PermissionError), files.locked(folder) as free:
+    folder = _hidden_folder(local_home(path))
+    with contextlib.suppress(PermissionError), files.hold_lock(folder) as free:
         if free:
             files.remove_tree(folder)
 
 
-def _publish(folder: str, path: str, kind: Kind, uploaded: Uploaded | None) -> None:
+def _publish_files(folder: str, path: str, kind: Kind, uploaded: Uploaded | None) -> None:
     """Put the files of a folder into `path`, in an order in which no reader sees half of it.
 
     Files that others have put there meanwhile are neither overwritten nor deleted.
@@ -249,17 +253,17 @@ def _publish(folder: str, path: str, kind: Kind, uploaded: Uploaded | None) -> N
     found = (os.path.join(here, name) for here, _, names in os.walk(folder) for name in names)
     names = sorted(os.path.relpath(each, folder) for each in found)
     is_remote, before = urls.is_url(path), b""
-    if kind.manifest in storage.names(path):
+    if kind.manifest in storage.list_names(path):
         _check_manifest(path, kind)
-        before = storage.read(urls.join(path, kind.manifest))
+        before = storage.read(urls.join_path(path, kind.manifest))
     if is_remote and kind.parts is None:
         stated = {"format": kind.format, _UNFINISHED: True}
-        storage.write(urls.join(path, kind.manifest), json.dumps(stated).encode())
+        storage.write(urls.join_path(path, kind.manifest), json.dumps(stated).encode())
     elif not is_remote:
         path = os.path.realpath(path)
         for inner, _, _ in os.walk(folder):
             files.fsync_path(inner)
-        if not storage.names(path):
+        if not storage.list_names(path):
             os.rename(folder, path)
             files.fsync_path(os.path.dirname(path))
             return
@@ -269,7 +273,7 @@ def _publish(folder: str, path: str, kind: Kind, uploaded: Uploaded | None) -> N
     hidden = [name for name in names if name.startswith(".") and name != kind.manifest]
     first = [name for name in names if name not in (*hidden, kind.manifest)]
     for group in (first, hidden, [kind.manifest]):  # Energon reads what is hidden first
-        targets = {urls.join(path, name): os.path.join(folder, name) for name in group}
+        targets = {urls.join_path(path, name): os.path.join(folder, name) for name in group}
         if is_remote:
             storage.upload_all(targets, uploaded if group is first else None)
             continue
@@ -286,9 +290,13 @@ def remove_stale(output: str, kind: Kind, names: Collection[str], before: bytes 
     On this machine a file with the name of a part and another content is not ours, and stays,
     unless the manifest that was there `before` names it: then it was damaged.
     """
-    stale = [name for name in storage.names(output) if kind.is_part(name) and name not in names]
+    stale = [
+        name for name in storage.list_names(output) if kind.is_part(name) and name not in names
+    ]
     if urls.is_url(output):
-        storage.overlapped(storage.remove, [urls.join(output, name) for name in stale])
+        storage.map_overlapped(
+            storage.remove_file, [urls.join_path(output, name) for name in stale]
+        )
         return
     for name in stale:
         path, match = os.path.join(output, name), kind.parts and kind.parts.fullmatch(name)

@@ -84,7 +84,7 @@ class _RangeFile(io.RawIOBase):
 
 def read_source(path: str, offset: int, nbytes: int) -> bytes:
     """`storage.read_range`, with an error that is not a medium's own."""
-    with storage.reading(path):
+    with storage.raise_unreadable(path):
         return storage.read_range(path, offset, nbytes)
 
 
@@ -98,10 +98,10 @@ def blocks_of(url: str, end: int, block: int = BLOCK, head: bytes = b"") -> Any:
     """
     from fsspec.caching import BlockCache
 
-    return BlockCache(block, functools.partial(_fetch, url, end, head), end, _KEPT // block)
+    return BlockCache(block, functools.partial(_fetch_range, url, end, head), end, _KEPT // block)
 
 
-def _fetch(url: str, end: int, head: bytes, start: int, stop: int) -> bytes:
+def _fetch_range(url: str, end: int, head: bytes, start: int, stop: int) -> bytes:
     if stop <= len(head):
         return head[start:stop]
     return read_source(url, start, min(stop, end) - start)

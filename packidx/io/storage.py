@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from packidx.errors import SourceError
 from packidx.io.files import refuse_open_files, write_atomic
-from packidx.io.stores import BehindEnd, T, call_store, file_version, opened, retried
+from packidx.io.stores import BehindEnd, T, call_store, file_version, open_store, retry_request
 from packidx.io.urls import is_url
 
 THREADS = 16
@@ -41,7 +41,7 @@ class Stat(NamedTuple):
     """Another one whenever the content is: an ETag where there is one, a file's time of change."""
 
 
-def overlapped(call: Callable[[S], T], items: Iterable[S], threads: int = THREADS) -> list[T]:
+def map_overlapped(call: Callable[[S], T], items: Iterable[S], threads: int = THREADS) -> list[T]:
     """``call`` of each item, by threads: for requests, which wait for a store and not for a core.
 
     The threads are gone afterwards, so that a process may be forked.
@@ -89,7 +89,7 @@ def is_folder(path: str) -> bool:
     return bool(call_store(path, "isdir")) if is_url(path) else os.path.isdir(path)
 
 
-def names(folder: str) -> list[str]:
+def list_names(folder: str) -> list[str]:
     """Names in a folder, sorted; none if there is no such folder."""
     try:
         if not is_url(folder):
@@ -107,7 +107,7 @@ def files_below(url: str) -> list[str]:
         paths = call_store(url, "find")
     except (FileNotFoundError, NotADirectoryError):
         return []
-    own = f"{opened(url)[1].rstrip('/')}/"  # as the store writes it; a mark of a folder ends so
+    own = f"{open_store(url)[1].rstrip('/')}/"  # as the store writes it; a mark of a folder ends so
     names = (path.removeprefix(own) for path in paths if path.startswith(own))
     return sorted(name for name in names if name and not name.endswith("/"))
 
@@ -117,10 +117,10 @@ def walk(folder: str) -> Iterator[tuple[str, list[str], list[str]]]:
     if not is_url(folder):
         yield from os.walk(folder, followlinks=True)
     elif names := files_below(folder):
-        yield from _levels(folder.rstrip("/"), names)
+        yield from _walk_levels(folder.rstrip("/"), names)
 
 
-def _levels(here: str, names: list[str]) -> Iterator[tuple[str, list[str], list[str]]]:
+def _walk_levels(here: str, names: list[str]) -> Iterator[tuple[str, list[str], list[str]]]:
     below: dict[str, list[str]] = {}
     for name in names:
         folder, separator, rest = name.partition("/")
@@ -129,7 +129,7 @@ def _levels(here: str, names: list[str]) -> Iterator[tuple[str, list[str], list[
     folders = sorted(below)
     yield here, folders, [name for name in names if "/" not in name]
     for folder in folders:
-        yield from _levels(f"{here}/{folder}", below[folder])
+        yield from _walk_levels(f"{here}/{folder}", below[folder])
 
 
 def glob(pattern: str) -> list[str]:
@@ -167,7 +167,7 @@ def read(path: str) -> bytes:
     if not is_url(path):
         with open(path, "rb", opener=open_regular) as file:
             return file.read()
-    return _range(path, 0, None)  # with a start, the size is not asked for first
+    return _request_range(path, 0, None)  # with a start, the size is not asked for first
 
 
 def open_regular(path: str, flags: int) -> int:
@@ -187,13 +187,13 @@ def read_range(path: str, offset: int, nbytes: int) -> bytes:
     if nbytes <= 0:
         return b""
     if is_url(path):
-        return _range(path, offset, offset + nbytes)
+        return _request_range(path, offset, offset + nbytes)
     with open(path, "rb", 0 if nbytes < 1 << 30 else -1) as file:  # a call gives 2 GiB at most
         file.seek(offset)
         return file.read(nbytes)
 
 
-def _range(url: str, start: int, end: int | None) -> bytes:
+def _request_range(url: str, start: int, end: int | None) -> bytes:
     try:
         return bytes(call_store(url, "cat_file", start=start, end=end))
     except BehindEnd:
@@ -208,10 +208,10 @@ def write(path: str, data: bytes) -> None:
         write_atomic(path, data)
 
 
-def upload(source: str, path: str) -> None:
+def upload_file(source: str, path: str) -> None:
     """Copy a file of this machine to a store, whole or not at all."""
-    system, name = opened(path)
-    retried(path, lambda: system.put_file(source, name))
+    system, name = open_store(path)
+    retry_request(path, lambda: system.put_file(source, name))
 
 
 def upload_all(files: Mapping[str, str], uploaded: Uploaded | None = None) -> None:
@@ -225,39 +225,39 @@ def upload_all(files: Mapping[str, str], uploaded: Uploaded | None = None) -> No
     """
     done = 0
 
-    def put(file: tuple[str, str]) -> None:
+    def upload_one(file: tuple[str, str]) -> None:
         nonlocal done
         url, path = file
-        upload(path, url)
+        upload_file(path, url)
         done += 1
         if uploaded is not None:
             uploaded(done, len(files))
 
-    overlapped(put, list(files.items()))
+    map_overlapped(upload_one, list(files.items()))
 
 
-def download(path: str, target: str) -> None:
+def download_file(path: str, target: str) -> None:
     """Copy a file of a store to this machine."""
-    system, name = opened(path)
-    retried(path, lambda: system.get_file(name, target))
+    system, name = open_store(path)
+    retry_request(path, lambda: system.get_file(name, target))
 
 
-def remove(path: str) -> None:
+def remove_file(path: str) -> None:
     """Delete a file of a store, if it is there."""
     with contextlib.suppress(FileNotFoundError):
         call_store(path, "rm_file")
 
 
 @contextlib.contextmanager
-def reading(path: str) -> Iterator[None]:
+def raise_unreadable(path: str) -> Iterator[None]:
     """An OSError in the block becomes the SourceError of `path`, which cannot be read."""
     try:
         yield
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise unreadable_error(path, error) from error
 
 
-def unreadable(path: str, error: Exception) -> SourceError:
+def unreadable_error(path: str, error: Exception) -> SourceError:
     """The error of a file that cannot be read.
 
     Raises:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from packidx.errors import MissingExtraError, SourceError
-from packidx.io.urls import absolute, is_url, refuse_password
+from packidx.io.urls import is_url, refuse_password, to_absolute
 
 _ATTEMPTS = 3  # of a request; most stores' libraries repeat what the server refuses, too
 _PAUSE = 0.2  # seconds before the second attempt, twice as long before the next
@@ -53,11 +53,11 @@ def call_store(path: str, method: str, *args: Any, **options: Any) -> Any:
     Raises:
         OSError: the store refuses, or does not answer.
     """
-    system, name = opened(path)
-    return retried(path, functools.partial(getattr(system, method), name, *args, **options))
+    system, name = open_store(path)
+    return retry_request(path, functools.partial(getattr(system, method), name, *args, **options))
 
 
-def opened(url: str) -> tuple[Any, str]:
+def open_store(url: str) -> tuple[Any, str]:
     """The file system of a URL, and what it calls the file.
 
     fsspec keeps one per process and makes it anew after a fork (see `_leave_parent`).
@@ -79,7 +79,9 @@ def opened(url: str) -> tuple[Any, str]:
         pip = "pip install 'packidx[s3]'" if scheme in ("s3", "s3a") else own
         raise MissingExtraError(f"{url} needs a package that is not here: {pip}") from None
     except Exception as error:  # of a store that cannot be reached by a URL alone
-        text = f"{url}: {scheme} cannot be used ({_words(error)}); name a file, or an s3:// URL"
+        text = (
+            f"{url}: {scheme} cannot be used ({_join_words(error)}); name a file, or an s3:// URL"
+        )
         raise SourceError(text) from None
     return system, system._strip_protocol(f"{scheme}://{url.partition('://')[2]}")
 
@@ -97,7 +99,7 @@ def _leave_parent() -> None:
 os.register_at_fork(after_in_child=_leave_parent)
 
 
-def retried(path: str, call: Callable[[], T]) -> T:
+def retry_request(path: str, call: Callable[[], T]) -> T:
     """``call()``, tried again where the connection failed.
 
     Raises:
@@ -107,17 +109,17 @@ def retried(path: str, call: Callable[[], T]) -> T:
         try:
             return call()
         except _LASTING as error:
-            raise type(error)(error.errno or errno.ENOENT, _words(error), path) from None
+            raise type(error)(error.errno or errno.ENOENT, _join_words(error), path) from None
         except _LASTING_KINDS as error:
-            raise OSError(errno.EINVAL, _words(error), path) from None
+            raise OSError(errno.EINVAL, _join_words(error), path) from None
         except Exception as error:
             if type(error).__name__ in _CREDENTIALS:
                 raise PermissionError(errno.EACCES, "no credentials were found", path) from None
             if _is_behind_end(error):
-                raise BehindEnd(errno.EINVAL, _words(error), path) from None
+                raise BehindEnd(errno.EINVAL, _join_words(error), path) from None
             number = getattr(error, "errno", None) or errno.EIO
             if attempt + 1 == _ATTEMPTS or number == errno.EINVAL:
-                raise OSError(number, _words(error), path) from error
+                raise OSError(number, _join_words(error), path) from error
         time.sleep(_PAUSE * 2**attempt)
     raise AssertionError("unreachable")
 
@@ -132,7 +134,7 @@ def _is_behind_end(error: BaseException) -> bool:
     return not {"416", "InvalidRange"}.isdisjoint(map(str, codes))
 
 
-def _words(error: BaseException) -> str:
+def _join_words(error: BaseException) -> str:
     named = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(named.split()) or type(error).__name__
 
@@ -144,8 +146,8 @@ def check_url(url: str) -> None:
         SourceError: it is not a URL of a store that can be read, or has a password in it.
         MissingExtraError: the package for it is not installed.
     """
-    if not is_url(url) or not absolute(url).partition("://")[2]:
+    if not is_url(url) or not to_absolute(url).partition("://")[2]:
         raise SourceError(
             f"{url} is not a folder, and no URL of an object store: write s3://BUCKET/…"
         )
-    opened(url)
+    open_store(url)

@@ -37,7 +37,7 @@ def local_path(path: str) -> str:
     return urllib.parse.unquote(match[2].removeprefix("localhost"))
 
 
-def join(folder: str, name: str) -> str:
+def join_path(folder: str, name: str) -> str:
     """`name` below `folder`, as `os.path.join`, of which either may be a URL."""
     if not is_url(folder):
         return name if is_url(name) else os.path.join(folder, name)
@@ -46,7 +46,7 @@ def join(folder: str, name: str) -> str:
     return f"{folder.rstrip('/')}/{name}"
 
 
-def absolute(path: str) -> str:
+def to_absolute(path: str) -> str:
     """`path` with ``.`` and ``..`` taken out; of a file, from the root of this machine."""
     match = _URL.match(path)
     if match is None:
@@ -55,7 +55,7 @@ def absolute(path: str) -> str:
     return f"{match[1].lower()}://{name}"
 
 
-def moved(uri: str, roots: Mapping[str, str]) -> str:
+def replace_root(uri: str, roots: Mapping[str, str]) -> str:
     """`uri` with its longest prefix in `roots` exchanged; any relative path begins with ``.``."""
     is_relative = not os.path.isabs(uri) and "://" not in uri
     for old in sorted(roots, key=len, reverse=True):

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from packidx.arrays import Bools, Int32s, Int64s, Ints, Uint64s
-from packidx.digests import ColumnDigest, canonical_json, digest
+from packidx.digests import ColumnDigest, canonical_json, digest_parts
 from packidx.errors import FormatError, MismatchError, SourceError
 from packidx.format.lengths import HELP, LengthsManifest, known_table
 from packidx.format.manifest import Shard, as_planned
@@ -249,7 +249,7 @@ class Lengths:
                 column = rows.arrow(name)  # in the schema's type, whatever its writer chose
                 digests.setdefault(name, ColumnDigest(str(column.type))).update(column)
         parts = [[name, digests[name].hexdigest()] for name in self.columns]
-        return digest(canonical_json(parts))
+        return digest_parts(canonical_json(parts))
 
     @cached_property
     def num_media(self) -> int:
@@ -391,12 +391,12 @@ def read_lengths(uri: str) -> Lengths:
         OSError: a store cannot be asked.
     """
     uri = urls.local_path(uri)
-    names = [] if urls.is_url(uri) else storage.names(uri)
+    names = [] if urls.is_url(uri) else storage.list_names(uri)
     is_packed = {"index", "lengths"} <= {*names}  # by `packidx pack`
     if is_packed and not any(name.endswith((".parquet", "manifest.json")) for name in names):
-        uri = urls.join(uri, "lengths")
+        uri = urls.join_path(uri, "lengths")
     manifest, files, is_pattern = known_table(uri)
-    footers = storage.overlapped(read_footer, files)
+    footers = storage.map_overlapped(read_footer, files)
     columns = [set(footer.schema.to_arrow_schema().names) for footer in footers]
     for file, own in zip(files, columns, strict=True):
         if "length" not in own:

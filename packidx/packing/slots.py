@@ -11,7 +11,7 @@ import numpy as np
 from packidx.arrays import Int32s, Int64s, Ints
 from packidx.hashing import derive_key
 from packidx.packing.counts import PackRuns
-from packidx.permutation import permutation, permute
+from packidx.permutation import draw_permutation, permute
 
 _SORTED = 1 << 20  # items sorted at a time
 _CHUNK = 1 << 16  # slots dealt at a time: they stay in the processor's cache
@@ -81,7 +81,7 @@ def deal_order(lengths: Ints, key: int) -> Int32s:
     """
     longest = int(lengths.max(initial=0))
     if longest >> 16:
-        shuffled = permutation(len(lengths), key)
+        shuffled = draw_permutation(len(lengths), key)
         return shuffled[np.argsort(-lengths[shuffled], kind="stable")].astype(np.int32)
     size = 1 << max(0, -(-len(lengths) // _SORTED) - 1).bit_length()
     groups = -(-len(lengths) // size)
@@ -93,7 +93,7 @@ def deal_order(lengths: Ints, key: int) -> Int32s:
     blocks, counts = [], []
     for number in range(size):
         items = starts | turn ^ number
-        order = permutation(groups, derive_key(key, number) if number else key)
+        order = draw_permutation(groups, derive_key(key, number) if number else key)
         if groups and items[-1] >= len(lengths):  # the last group lacks some
             order = order[order != groups - 1]
         own = rank[items][order]

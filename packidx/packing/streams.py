@@ -24,7 +24,7 @@ from packidx.arrays import Int64s, Ints
 from packidx.errors import MismatchError
 from packidx.hashing import derive_key
 from packidx.packing.solve import Problem, solve_problem
-from packidx.permutation import permutation, permute
+from packidx.permutation import draw_permutation, permute
 
 WINDOW = 4000
 """Records of a window. On five log-normal mixes windows of 1,000 fill packs of 16k to 98.4–99.5 %,
@@ -108,7 +108,9 @@ def pack_window(problem: Problem, strategy: str, key: int) -> list[Int64s]:
     by_place = np.lexsort((slots.position, slots.pack))
     item, pack = slots.item[by_place].astype(np.int64), slots.pack[by_place]
     packs = np.split(item, np.flatnonzero(np.diff(pack)) + 1)
-    return [packs[number] for number in permutation(len(packs), derive_key(key, "packs")).tolist()]
+    return [
+        packs[number] for number in draw_permutation(len(packs), derive_key(key, "packs")).tolist()
+    ]
 
 
 def most_copies(weights: Mapping[str, str]) -> int:

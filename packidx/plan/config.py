@@ -18,7 +18,7 @@ import msgspec
 
 from packidx.errors import OptionError
 from packidx.format.terms import MAX_CAPACITY
-from packidx.io.option_files import members, options_of, read_options, section
+from packidx.io.option_files import options_of, read_members, read_options, read_section
 from packidx.plan.options import PlanOptions
 
 NEMO = "packed_sequence"
@@ -72,9 +72,9 @@ def read_config(path: str) -> tuple[dict[str, Any], list[str]]:
     if NEMO not in recipe:
         raise OptionError(f"{path} has no section {NEMO}:, so it says nothing of a plan")
     where = f"{path}: {NEMO}"
-    given = {} if recipe[NEMO] == "none" else members(where, recipe[NEMO])
+    given = {} if recipe[NEMO] == "none" else read_members(where, recipe[NEMO])
     given = {name: value for name, value in given.items() if value not in ("none", "null", "")}
-    asked = section(where, given, PackedSequence)
+    asked = read_section(where, given, PackedSequence)
     for name, (honoured, advice) in _REFUSED.items():
         if (value := getattr(asked, name)) != honoured:
             raise OptionError(f"{where}.{name} is {value!r}: {advice}")

@@ -25,7 +25,7 @@ from packidx.format.schema import LENGTHS
 from packidx.hashing import derive_key
 from packidx.lengths.table import LengthsRows
 from packidx.packing.slots import Slots
-from packidx.permutation import permutation
+from packidx.permutation import draw_permutation
 from packidx.plan.schedule import micro_steps_by_cost
 from packidx.plan.select.rules import read_named_samples
 
@@ -129,7 +129,7 @@ def order_packs(
     sums = np.bincount(slots.pack, of_slot, slots.num_packs)
     means = sums / np.bincount(slots.pack, minlength=slots.num_packs)
     order = np.argsort(means, kind="stable")
-    left = permutation(len(order), derive_key(key, "rest"))[: len(order) % block]
+    left = draw_permutation(len(order), derive_key(key, "rest"))[: len(order) % block]
     rest = np.sort(left)
     whole = np.delete(order, rest).reshape(-1, block)
     mixed = [micro_steps_by_cost(*costs, step, block // micro_steps).ravel() for step in whole]

@@ -20,7 +20,7 @@ import numpy as np
 from packidx.arrays import Bools, Float64s, Int64s
 from packidx.hashing import derive_key
 from packidx.index.cost import fixed_point
-from packidx.permutation import permutation, permute
+from packidx.permutation import draw_permutation, permute
 
 SCHEDULES = ("stratified", "random")
 
@@ -76,7 +76,7 @@ def schedule_packs(
     """
     count = len(llm)
     if kind == "random":
-        return permutation(count, derive_key(key, "packs"))
+        return draw_permutation(count, derive_key(key, "packs"))
     steps, chunk = count // global_batch, global_batch // micro_steps
     kinds = [np.arange(count)] if media is None else [np.flatnonzero(~media), np.flatnonzero(media)]
     rests = _share_rest(count % global_batch, [len(packs) for packs in kinds], chunk)
@@ -156,7 +156,7 @@ def _draw_steps(steps: int, micro_steps: int, key: int) -> Int64s:
     """
     table = np.empty((steps, micro_steps), np.int64)
     for stratum in range(micro_steps):
-        dealt = permutation(steps, derive_key(key, "stratum", stratum))
+        dealt = draw_permutation(steps, derive_key(key, "stratum", stratum))
         table[:, stratum] = stratum * steps + dealt
     keys = np.array([derive_key(key, "step")], np.uint64) + np.arange(steps, dtype=np.uint64)
     numbers = np.repeat(np.arange(micro_steps, dtype=np.uint64), steps)
@@ -169,7 +169,7 @@ def _order_of_steps(costs: Int64s, key: int) -> Int64s:
 
     Any random order does so on average; the autocorrelation of one of n steps is off by 1/sqrt(n).
     """
-    orders = [permutation(len(costs), derive_key(key, "steps", n)) for n in range(_ORDERS)]
+    orders = [draw_permutation(len(costs), derive_key(key, "steps", n)) for n in range(_ORDERS)]
     if len(costs) < 3:
         return orders[0]
     off = costs - int(costs.sum()) // len(costs)
@@ -208,7 +208,7 @@ def _exchange_chunks(table: Int64s, features: Int64s, key: int) -> None:
     sums = features[chunk].sum(axis=1)
     half = steps // 2
     for number in range(_ROUNDS if features.shape[1] > 1 else _ROUNDS_OF_ONE):
-        order = permutation(steps, derive_key(key, number))
+        order = draw_permutation(steps, derive_key(key, number))
         these, those = order[:half], order[half : 2 * half]
         gap = sums[these] - sums[those]
         for stratum in range(micro_steps):

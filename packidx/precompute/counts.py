@@ -28,7 +28,7 @@ from packidx.estimate.summary import CountSummary
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import Layout, load_manifest
 from packidx.io import files, storage, urls
-from packidx.io.output_folder import Kind, check_free, replacing
+from packidx.io.output_folder import Kind, check_free, replace_output
 from packidx.lengths.table import Lengths, read_lengths
 from packidx.records.containers.base import local_shard
 from packidx.records.conversation import MediaInfo
@@ -116,7 +116,7 @@ def precompute(
     begun, output = time.monotonic(), os.fspath(output)
     found = find_sources(sources, options, output, KIND)
     # One name for all jobs: what a killed run has counted serves the next one, whatever that is.
-    with replacing(output, KIND, "precompute") as built:
+    with replace_output(output, KIND, "precompute") as built:
         files.remove_tree(built.table)
         os.makedirs(built.table)
         lengths = built.scratch("lengths")
@@ -259,7 +259,7 @@ def write_shard(task: JoinTask, lengths: Lengths) -> Sums:
     with (
         local_shard(shard.file.path) as copy,
         open(copy, "rb") as source,
-        files.naming(task.path),
+        files.name_in_errors(task.path),
         open(task.path, "wb", buffering=1 << 20) as out,
     ):
         for read, given in _join_records(task, lengths, sums):
@@ -292,7 +292,9 @@ def _join_records(
             at += len(batch)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # here, as filters belong to all threads
-                looked_up = storage.overlapped(lambda record: _media_infos(record, shard), batch)
+                looked_up = storage.map_overlapped(
+                    lambda record: _media_infos(record, shard), batch
+                )
             for record, row, infos in zip(batch, rows, looked_up, strict=True):
                 reason, given = row["reason"], dict[str, Any]()
                 if reason is None and row["method"] == "heuristic":

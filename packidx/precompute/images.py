@@ -28,7 +28,7 @@ from packidx.export.packed_record import messages_of
 from packidx.format.manifest import DEFAULT, RecordRange
 from packidx.format.schema import FORMAT_VERSION
 from packidx.io import files, urls
-from packidx.io.output_folder import Kind, replacing
+from packidx.io.output_folder import Kind, replace_output
 from packidx.precompute.counts import Options, find_sources
 from packidx.records.conversation import Media
 from packidx.records.dialects.raw_record import KNOWN
@@ -39,7 +39,7 @@ from packidx.records.media.references import media_in, refs_of
 from packidx.records.read import CARRIED
 from packidx.records.shards import scan_shards
 from packidx.run.workers import Progress, num_workers, open_workers, report_nothing
-from packidx.software import software
+from packidx.software import list_versions
 
 KIND = Kind(what="folder of resized images", manifest=".packidx.json", format="packidx-images")
 FOLDER, _ORIGINAL = "images", "original"
@@ -113,7 +113,7 @@ def write_images(
     encoder.own_patches()  # raises if the processor makes its pixels itself
     scans = scan_shards(found.shards, num_workers(workers), progress)
     own = job_shards(found.shards, scans, True, *found.media)
-    with replacing(output, KIND, f"images by {encoder.fingerprint()}") as built:
+    with replace_output(output, KIND, f"images by {encoder.fingerprint()}") as built:
         tasks = [
             _Task(shard.of_task(), part, first, built.table, name)
             for shard, name in zip(own, found.names, strict=True)
@@ -142,7 +142,7 @@ def write_images(
         for path in {*Path(built.table, FOLDER).rglob("*.*")} - {*images}:
             path.unlink()  # of a killed run over other data
         nbytes = sum(path.stat().st_size for path in images)
-        stated = {"format": KIND.format, "version": FORMAT_VERSION, "software": software()}
+        stated = {"format": KIND.format, "version": FORMAT_VERSION, "software": list_versions()}
         stated |= {"encoder": encoder.fingerprint(), **total}
         files.write_json(os.path.join(built.table, KIND.manifest), stated)
     return ImagesSummary(
@@ -234,7 +234,7 @@ class _Images(MediaOpener):
             ]
             if not all(isinstance(ref, str) for ref in refs):
                 raise BadRecord("bad_media", "a video or sound that is not a file")
-            located = [ref if ref[:5] == "data:" else urls.absolute(ref) for ref in refs]
+            located = [ref if ref[:5] == "data:" else urls.to_absolute(ref) for ref in refs]
             return located if isinstance(medium.ref, list | tuple) else located[0]
         if medium.requests:
             raise BadRecord("unsupported_media_option", "the image has options of its own")
@@ -262,7 +262,7 @@ class _Images(MediaOpener):
         path = os.path.join(self._folder, stem + ending)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         temporary = f"{path}.{os.getpid()}"  # so that no killed run leaves half of one
-        with files.naming(path), open(temporary, "wb") as file:
+        with files.name_in_errors(path), open(temporary, "wb") as file:
             file.write(made.getbuffer())
         os.replace(temporary, path)
         return stem + ending

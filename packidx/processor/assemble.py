@@ -8,7 +8,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from packidx.digests import canonical_json, digest
+from packidx.digests import canonical_json, digest_parts
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.processor.families import MediaModel
 from packidx.processor.fingerprint import named_settings, normalise_tokenizer
@@ -82,7 +82,7 @@ class ProcessorFiles:
 
     def fingerprint(self) -> str:
         """Return the SHA-256 that must be equal where lengths are counted and samples are built."""
-        return digest(canonical_json(self._content))
+        return digest_parts(canonical_json(self._content))
 
     @cached_property
     def _content(self) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class ProcessorFiles:
         content = self._content
         facts = {name: content[name] for name in _FACTS if content.get(name) is not None}
         for name in facts.keys() & {*_LONG}:
-            facts[name] = digest(canonical_json(facts[name]))[:12]
+            facts[name] = digest_parts(canonical_json(facts[name]))[:12]
         return (
             facts
             | named_settings("labels", content["policy"], False)

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from packidx.digests import digest
+from packidx.digests import digest_parts
 
 OF_IMAGES = (
     *("size", "image_mean", "image_std", "rescale_factor", "do_resize", "do_rescale"),
@@ -101,9 +101,9 @@ def normalise_tokenizer(tokenizer_json: str) -> dict[str, Any]:
     model = {key: value for key, value in data["model"].items() if value not in (None, "")}
     if isinstance(model.get("merges"), list):
         merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
-        model["merges"] = digest("\n".join(merges).encode())
+        model["merges"] = digest_parts("\n".join(merges).encode())
     if isinstance(model.get("vocab"), dict):
-        model["vocab"] = digest(orjson.dumps(model["vocab"], option=orjson.OPT_SORT_KEYS))
+        model["vocab"] = digest_parts(orjson.dumps(model["vocab"], option=orjson.OPT_SORT_KEYS))
     post = data.get("post_processor")
     if post and post.get("type") == "ByteLevel" and post.get("trim_offsets") is False:
         post = None

@@ -20,7 +20,7 @@ from typing import Any
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.families.base import FamilyMedia, PixelLimits
 from packidx.records.conversation import Media, MediaInfo
-from packidx.records.media.references import OF_FRAMES, cut, unsupported_option
+from packidx.records.media.references import OF_FRAMES, clip_repr, unsupported_option
 
 _SIZES = frozenset(("min_pixels", "max_pixels", "resized_height", "resized_width"))
 _SAMPLING = frozenset(("fps", "nframes", "min_frames", "max_frames"))
@@ -55,7 +55,7 @@ def apply_requests(
                 return replace(info, frame_indices=tuple(frames.tolist()))
     name, value = next(iter(unequal.items()))
     setting = _setting_name(medium.kind, name)
-    fix = f"set {setting}={cut(value)} for all media with --processor-set, or "
+    fix = f"set {setting}={clip_repr(value)} for all media with --processor-set, or "
     fact = "is read by the processor's settings"
     raise unsupported_option(
         medium.kind, name, value, fact, fix if setting in files.settings else ""

@@ -10,7 +10,7 @@ from packidx.format.manifest import DEFAULT, Layout
 from packidx.format.schema import PlannedSample
 from packidx.io import cache, urls
 from packidx.records.containers.base import Locator
-from packidx.records.containers.registry import container
+from packidx.records.containers.registry import get_container
 from packidx.records.conversation import Conversation
 from packidx.records.media.opener import MediaOpener
 from packidx.records.media.paths import MediaRoot, is_inside
@@ -87,7 +87,7 @@ class Fetcher:
         shards, shard = self.index.snapshot.shards, sample.shard
         if shard is None or shard >= len(shards) or sample.offset is None:
             return False  # what is read through a copy is not for several threads
-        places = (shards[shard].uri, *self._places(sample.source))
+        places = (shards[shard].uri, *self._media_places(sample.source))
         return any(urls.is_url(self.index.resolve(place)) for place in places if place)
 
     def record(self, sample: PlannedSample, epoch: int = 0) -> tuple[ReadRecord, MediaRoot]:
@@ -110,16 +110,16 @@ class Fetcher:
         kind, layout = shards[shard].container, self.layout(sample.source)
         row = -1 if sample.row is None else sample.row
 
-        def transformed(data: dict[str, Any], _: int) -> dict[str, Any]:
+        def apply_transform(data: dict[str, Any], _: int) -> dict[str, Any]:
             assert transform is not None
             return transform.apply(data, sample.sample_id, epoch=epoch, copy=sample.copy or 0)
 
-        change = None if transform is None else transformed
+        change = None if transform is None else apply_transform
         columns: dict[str, str] | None = {} if self._is_strict else None
         reader = RecordReader(layout, change, columns, has_media=self._is_strict)
         at = Locator(row, sample.offset, sample.nbytes)
         try:
-            record = reader.read(container(kind, layout.delimiter).read_one(path, at))
+            record = reader.read(get_container(kind, layout.delimiter).read_one(path, at))
         except SourceError:
             self._checked.discard(shard)  # it may have changed since it was looked at
             self.shard(shard)
@@ -129,9 +129,9 @@ class Fetcher:
             error = BadRecord(record.error.reason, f"{record.error.detail} ({path}, {place})")
             record = record._replace(error=error)
         check_key(path, sample, record.key)
-        return record, self._root(sample.source, shards[shard].uri, path)
+        return record, self._media_root(sample.source, shards[shard].uri, path)
 
-    def _root(self, source: str | None, uri: str, path: str) -> MediaRoot:
+    def _media_root(self, source: str | None, uri: str, path: str) -> MediaRoot:
         """Return where a record's media may lie: what was allowed when it was counted, where it is
         now.
 
@@ -139,19 +139,21 @@ class Fetcher:
             uri: its shard when it was counted.
             path: that shard now.
         """
-        stated, *elsewhere = self._places(source)
-        allowed = [urls.absolute(place) for place in (stated or os.path.dirname(uri), *elsewhere)]
+        stated, *elsewhere = self._media_places(source)
+        allowed = [
+            urls.to_absolute(place) for place in (stated or os.path.dirname(uri), *elsewhere)
+        ]
         moved = [
             new
             for old, new in self.index.roots.items()
-            if any(is_inside(urls.absolute(old), place) for place in allowed)
+            if any(is_inside(urls.to_absolute(old), place) for place in allowed)
         ]
         own = os.path.dirname(path) or "."
         folder = own if stated is None else self.index.resolve(stated)
         places = (*map(self.index.resolve, elsewhere), *moved)
         return MediaRoot(folder, stated is not None, places)
 
-    def _places(self, source: str | None) -> tuple[str | None, *tuple[str, ...]]:
+    def _media_places(self, source: str | None) -> tuple[str | None, *tuple[str, ...]]:
         """Return the media root of a source, if it was stated, and its places of remote media."""
         found = self._sources.get(source or "")
         if found is None:
@@ -174,7 +176,7 @@ class Fetcher:
         path = urls.local_path(self.index.resolve(shard.uri))
         if number in self._checked:
             return path
-        cache.forget(path)
+        cache.forget_stats(path)
         try:
             size = cache.remembered_stat(path).nbytes
         except OSError as error:

@@ -29,7 +29,7 @@ from packidx.format.terms import PAIR_SIDES
 from packidx.io.ranges import Extent
 from packidx.records.containers.base import Locator, Record
 from packidx.records.containers.registry import DEFAULT as JSONL
-from packidx.records.containers.registry import container
+from packidx.records.containers.registry import get_container
 from packidx.records.conversation import Conversation, Media, to_record
 from packidx.records.dialects.documents import read_mmc4, read_obelics, read_text, read_tokens
 from packidx.records.dialects.messages import (
@@ -60,7 +60,7 @@ from packidx.records.media.references import (
     TURN_KEYS,
     content_in,
     is_empty,
-    named,
+    name_type,
     state_facts,
 )
 
@@ -158,7 +158,7 @@ class RecordReader:
             files = record.key, record.members
             raw = _raw_record(data, self.layout, *files, has_media=self._has_media)
             try:
-                conversation = _conversation(raw)
+                conversation = _read_conversation(raw)
             finally:  # leftovers of a record that is wrong are leftovers, too
                 if self._columns is not None:
                     self._refuse_leftovers(data, raw, self._columns)
@@ -204,10 +204,10 @@ class RecordReader:
             left = dict.fromkeys(keys, "a key of a message") | left
         if left:
             merge_columns(columns, dict.fromkeys(left, NOT_USED))
-            raise _unread(left | raw.refused)
+            raise _unused_error(left | raw.refused)
 
 
-def _unread(left: Mapping[str, str]) -> BadRecord:
+def _unused_error(left: Mapping[str, str]) -> BadRecord:
     """Return the error of a record with columns or keys (name → what it is) that are left."""
     said = ", ".join(f"{name!r} ({what})" for name, what in left.items())
     text = f"nothing reads {said}: --ignore {','.join(left)} leaves it out"
@@ -245,14 +245,14 @@ def _raw_record(
         BadRecord: ``bad_record``, ``bad_json``, ``no_messages``, ``no_pair`` or ``bad_pair``.
     """
     if not isinstance(record, OBJECT):
-        raise BadRecord("bad_record", f"the record is {named(record)}, not an object")
+        raise BadRecord("bad_record", f"the record is {name_type(record)}, not an object")
     columns = standard_columns(layout, record)
     if layout.pair is not None:
         columns, layout = take_side(columns, layout), replace(layout, tags={})
     return RawRecord(columns, layout, key, members, has_media=has_media)
 
 
-def _conversation(raw: RawRecord) -> Conversation:
+def _read_conversation(raw: RawRecord) -> Conversation:
     """Return the conversation of a record, and note its dialect in it.
 
     Raises:
@@ -270,7 +270,7 @@ def _conversation(raw: RawRecord) -> Conversation:
             if (meta := raw.columns.get("mm_inputs_meta")) is not None and conversation.turns:
                 state_facts(meta, conversation.media)
             if raw.refused:
-                raise _unread(raw.refused)
+                raise _unused_error(raw.refused)
             return conversation
     raw.dialect = None
     asks = any(raw.columns.get(name) for name in QUESTIONS)
@@ -280,7 +280,7 @@ def _conversation(raw: RawRecord) -> Conversation:
     raise BadRecord("no_messages", text)
 
 
-def parse(record: Any, layout: Layout = DEFAULT, *, has_media: bool = False) -> Conversation:
+def parse_record(record: Any, layout: Layout = DEFAULT, *, has_media: bool = False) -> Conversation:
     """Return a raw record as a conversation.
 
     Args:
@@ -291,7 +291,7 @@ def parse(record: Any, layout: Layout = DEFAULT, *, has_media: bool = False) -> 
     Raises:
         BadRecord: it has no dialect, or something in it is wrong.
     """
-    return _conversation(_raw_record(record, layout, has_media=has_media))
+    return _read_conversation(_raw_record(record, layout, has_media=has_media))
 
 
 def read_records(
@@ -305,7 +305,7 @@ def read_records(
     Raises:
         SourceError: the shard cannot be read, or is no longer what was scanned.
     """
-    return map(reader.read, container(kind, reader.layout.delimiter).read(path, record_range))
+    return map(reader.read, get_container(kind, reader.layout.delimiter).read(path, record_range))
 
 
 def opened_record(record: ReadRecord, opener: MediaOpener) -> dict[str, Any]:

@@ -19,22 +19,22 @@ from msgspec.structs import replace
 from packidx.errors import SourceError
 from packidx.format.manifest import DEFAULT, Layout, Shard
 from packidx.io import storage, urls
-from packidx.io.storage import reading
+from packidx.io.storage import raise_unreadable
 from packidx.records.containers.base import TASK_BYTES, ShardScan, file_version
 from packidx.records.containers.registry import DEFAULT as JSONL
-from packidx.records.containers.registry import container
+from packidx.records.containers.registry import get_container
 
 if TYPE_CHECKING:
     from packidx.run.workers import Progress
 
 
-def scan(path: str, kind: str = JSONL, layout: Layout = DEFAULT) -> ShardScan:
+def scan_shard(path: str, kind: str = JSONL, layout: Layout = DEFAULT) -> ShardScan:
     """Hash a shard, count its records and find where tasks may start, in one pass.
 
     Raises:
         SourceError: the file cannot be read, or is broken so that its records cannot be counted.
     """
-    return container(kind, layout.delimiter).scan(path, TASK_BYTES)
+    return get_container(kind, layout.delimiter).scan(path, TASK_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +69,16 @@ def scan_shards(
         known: returns the shard of a file that need not be read again; None of any other.
     """
 
-    def scanned(file: InputFile) -> _Scanned:
+    def scan_unknown(file: InputFile) -> _Scanned:
         shard = known(file)
-        return _scanned(file) if shard is None else (shard, ())
+        return _scan_file(file) if shard is None else (shard, ())
 
     total = sum(file_version(file.path)[0] for file in files)
     done = 0
     scans = list[_Scanned]()
     threads = storage.THREADS if any(urls.is_url(file.path) for file in files) else workers
     with ThreadPoolExecutor(min(threads, len(files), storage.THREADS)) as pool:
-        for each in pool.map(scanned, files):
+        for each in pool.map(scan_unknown, files):
             scans.append(each)
             done += each[0].bytes
             progress("scan", done, total)
@@ -87,7 +87,7 @@ def scan_shards(
             continue
         for one, other in ((at, at + 1), (at + 1, at)):
             if scans[one][1] and not scans[other][1] and scans[other][0].ranges:
-                scans[other] = _scanned(files[other])  # its neighbour may have been cut since
+                scans[other] = _scan_file(files[other])  # its neighbour may have been cut since
         (left, edges), (right, others) = scans[at], scans[at + 1]
         if edges and others and edges[-1][0] == others[0][0] and (edges[-1][1] or others[0][1]):
             scans[at] = _with_torn(left, -1, left.rows - 1), edges
@@ -104,7 +104,7 @@ def _with_torn(shard: Shard, number: int, row: int) -> Shard:
 
 def check_unchanged(path: str, shard: Shard) -> None:
     """Raise a SourceError if a file was written to, replaced or removed while it was counted."""
-    with reading(path):
+    with raise_unreadable(path):
         now = storage.stat(path)
     if (now.nbytes, now.version) != (shard.bytes, shard.version):
         raise SourceError(
@@ -113,9 +113,9 @@ def check_unchanged(path: str, shard: Shard) -> None:
         )
 
 
-def _scanned(file: InputFile) -> _Scanned:
+def _scan_file(file: InputFile) -> _Scanned:
     nbytes, version = file_version(file.path)  # before, so that a change while it is read is seen
-    found = scan(file.path, file.container, file.layout)
+    found = scan_shard(file.path, file.container, file.layout)
     shard = Shard(
         uri=file.uri,
         bytes=nbytes,
@@ -131,7 +131,7 @@ def _scanned(file: InputFile) -> _Scanned:
 
 def short_names(paths: Sequence[str]) -> list[str]:
     """Return each path's shortest suffix, in whole components, that no other path ends with."""
-    wholes = [urls.absolute(path).split(os.sep) for path in paths]
+    wholes = [urls.to_absolute(path).split(os.sep) for path in paths]
     suffixes = [["/".join(whole[at:]) for at in reversed(range(len(whole)))] for whole in wholes]
     count = collections.Counter(itertools.chain.from_iterable(suffixes))
     return [next((name for name in own if count[name] == 1), own[-1]) for own in suffixes]

@@ -28,7 +28,7 @@ import cloudpickle
 from loky import ProcessPoolExecutor, cpu_count, process_executor
 
 from packidx.errors import MismatchError, MissingExtraError, OptionError, SourceError
-from packidx.software import software
+from packidx.software import list_versions
 
 Call = Callable[[Any, Any], Any]
 """``call(item, made)``: what is done with an item."""
@@ -271,7 +271,7 @@ class RayWorkers(Workers):
             self._ray = self._session.enter_context(_ray_session(self._workers))
         if self._task is None or setup != self._setup:
             task = self._ray.remote(num_cpus=1, max_retries=_RETRIES)(run_task)
-            driver: Driver = os.getcwd(), list(sys.path), software()
+            driver: Driver = os.getcwd(), list(sys.path), list_versions()
             # In a tuple, as Ray replaces an argument that is a reference by its value.
             self._task = functools.partial(
                 task.remote, driver, (self._ray.put(pickle_setup(setup)),)
@@ -300,7 +300,7 @@ class RayWorkers(Workers):
                 raise error.cause from None
             reason = (str(error).strip().splitlines() or [""])[-1][:300]  # it was not begun
             said = f"a Ray node cannot run packidx ({reason}): install packidx "
-            raise SourceError(f"{said}{software()['packidx']} there, too") from None
+            raise SourceError(f"{said}{list_versions()['packidx']} there, too") from None
         except RayError as error:
             name = type(error).__name__
             raise SourceError(f"Ray gave up a task ({name}): {MEMORY}") from None
@@ -317,7 +317,7 @@ def run_task(driver: Driver, setup: tuple[Any], work: bytes) -> Any:
         setup: Ray's reference to the pickled setup, which is run once in each process.
     """
     folder, path, versions = driver
-    for name, ours in software().items():
+    for name, ours in list_versions().items():
         if name != "python" and ours != versions[name]:
             raise MismatchError(
                 f"a Ray node has {name} {ours}, the driver {versions[name]}: install the same one, "

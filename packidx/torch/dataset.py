@@ -379,7 +379,7 @@ def _prefetch_records(
     with warnings.catch_warnings():
         # Filters belong to all threads: each would take away and bring back the others'.
         warnings.simplefilter("ignore")
-        return dict(zip(waiting, storage.overlapped(attempt, waiting), strict=True))
+        return dict(zip(waiting, storage.map_overlapped(attempt, waiting), strict=True))
 
 
 def _add_location(error: Exception, sample: PlannedSample, index: Index) -> Exception:

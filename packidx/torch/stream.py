@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from packidx.digests import canonical_json, digest
+from packidx.digests import canonical_json, digest_parts
 from packidx.errors import FormatError, MismatchError, OptionError, PackidxError, SourceError
 from packidx.format.schema import fields_of
 from packidx.format.terms import LOG_RECIPE
@@ -238,7 +238,7 @@ class StreamingPackedDataset(IterableDataset[Pack]):
 
 def _sign_state(state: Mapping[str, Any]) -> dict[str, Any]:
     content = {name: value for name, value in state.items() if name != "digest"}
-    return {**content, "digest": digest(canonical_json(content))}
+    return {**content, "digest": digest_parts(canonical_json(content))}
 
 
 def _check_state(state: Mapping[str, Any]) -> None:

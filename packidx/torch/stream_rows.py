@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from msgspec.structs import replace
 
 from packidx.arrays import Bools, Int64s
-from packidx.digests import canonical_json, digest
+from packidx.digests import canonical_json, digest_parts
 from packidx.errors import BadRecord, OptionError, SourceError
 from packidx.format.index import IndexManifest, LengthsOf, Options, Result, Source
 from packidx.format.lengths import LengthsManifest, known_table
@@ -97,7 +97,7 @@ class StreamIndex(Index):
         self.lengths = self._usable_lengths(own) if self.is_counted else None
         weights, self._copies = self._draw_copies(stated, own.seed)
         own = replace(own, weights=weights, window_samples=self.window_size, schedule="random")
-        self.recipe = digest(canonical_json([stated["lengths"].fingerprint, own.to_json()]))
+        self.recipe = digest_parts(canonical_json([stated["lengths"].fingerprint, own.to_json()]))
         self.id = self.recipe[:32]
         self.snapshot = IndexManifest(
             snapshot_id=self.id,
@@ -298,7 +298,7 @@ def _scan_files(names: Sequence[str], bad: dict[int, BadRecord]) -> tuple[pa.Tab
         bad: is given the records that are none, by row of the table.
     """
     # They bring readers of mixes, which who streams from a lengths table does not need.
-    from packidx.records.containers.registry import container
+    from packidx.records.containers.registry import get_container
     from packidx.records.shards import scan_shards
     from packidx.records.sources.find_shards import find_shards
 
@@ -307,7 +307,7 @@ def _scan_files(names: Sequence[str], bad: dict[int, BadRecord]) -> tuple[pa.Tab
     places: list[tuple[Any, ...]] = []
     sources: dict[str, Source] = {}
     for number, (file, shard) in enumerate(zip(files, found, strict=True)):
-        reader = container(file.container, file.layout.delimiter)
+        reader = get_container(file.container, file.layout.delimiter)
         for part in shard.ranges:
             for record in reader.read(file.path, part):
                 at = record.locator
@@ -330,7 +330,7 @@ def _scan_files(names: Sequence[str], bad: dict[int, BadRecord]) -> tuple[pa.Tab
     shards = tuple(map(as_planned, found))
     lengths = LengthsOf(
         uri=names[0],
-        fingerprint=digest(canonical_json([shard.to_json() for shard in shards])),
+        fingerprint=digest_parts(canonical_json([shard.to_json() for shard in shards])),
         num_samples=len(places),
         encoder=None,
         methods={},

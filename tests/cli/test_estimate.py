@@ -173,7 +173,9 @@ def test_a_path_with_a_typo_is_a_missing_file(
 ) -> None:
     (tmp_path / "data").mkdir()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("packidx.records.sources.hub.downloaded", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(
+        "packidx.records.sources.hub.download_files", lambda *_: pytest.fail("asked")
+    )
     status, _, told = estimate(tmp_path, capsys, "data/coprus")
     assert status == 1
     assert "data/coprus: no such file" in told

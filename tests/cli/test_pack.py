@@ -225,7 +225,7 @@ def test_a_bucket_holds_the_plan_of_a_folder(
         assert packed(capsys.readouterr().out)[:2] == (True, index)
         assert main(["pack", "recipe.yaml", "-o", f"{URL}/packs", "--quiet"]) == 0
         assert "nothing changed" in capsys.readouterr().out
-        storage.remove(f"{URL}/packs/pack.json")
+        storage.remove_file(f"{URL}/packs/pack.json")
         assert main(command) == 0
         assert packed(capsys.readouterr().out)[:2] == (False, index)
 

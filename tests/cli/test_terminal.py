@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from packidx_cli.main import cli, main
-from packidx_cli.show.console import json_text, visible
+from packidx_cli.show.console import escape_unseen, json_text
 
 import packidx
 from packidx import estimate_lengths
@@ -118,13 +118,13 @@ def on_a_terminal(command: list[str], stream: str = "stdout") -> str:
 
 
 def test_what_is_escaped_can_be_read_and_nothing_else_is() -> None:
-    assert visible(HOSTILE) == (
+    assert escape_unseen(HOSTILE) == (
         "k\\x1b]0;title\\x07\\x1b]52;c;YQ\\x07\\x9b2J\\x7f\\u202eend\\rover"
     )
     plain = "Ünïcode, 文字, \\ and 100 % of the “rest” 🙂"
-    assert visible(plain) == plain
-    assert visible("a\nb\tc") == "a\\nb\\tc" and visible("a\nb", lines=True) == "a\nb"
-    assert visible("\udcff") == "\\udcff"
+    assert escape_unseen(plain) == plain
+    assert escape_unseen("a\nb\tc") == "a\\nb\\tc" and escape_unseen("a\nb", lines=True) == "a\nb"
+    assert escape_unseen("\udcff") == "\\udcff"
     assert json.loads(json_text({HOSTILE: plain})) == {HOSTILE: plain}
     assert json_text("\x7f\x9b") == '"\\u007f\\u009b"'
 

@@ -20,7 +20,7 @@ from processors import trl_template
 from packidx import estimate_lengths
 from packidx.encode import ProcessorEncoder
 from packidx.errors import BadRecord, SourceError
-from packidx.records.read import parse
+from packidx.records.read import parse_record
 from packidx.torch import PackedDataset
 
 
@@ -403,7 +403,7 @@ def test_choices_are_named_before_counting(record: dict[str, Any], tmp_path: Pat
         estimate_lengths(path, tmp_path / "l", workers=1)
     assert estimate_lengths(path, tmp_path / "l", workers=1, ignore=named).num_rejected == 0
     with pytest.raises(BadRecord, match="choices beside"):
-        parse({**ASKED, **record})
+        parse_record({**ASKED, **record})
 
 
 def test_what_may_be_another_answer_is_rejected(read: Read) -> None:

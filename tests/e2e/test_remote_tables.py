@@ -222,12 +222,12 @@ def test_what_is_damaged_is_found_and_made_whole(
     assert plan_packs(lengths, url, **BARE).existed
     assert storage.read(place) == sound
     assert index.pack(0).samples  # the damaged copy is not kept
-    storage.remove(index.files("packs")[0].path)
+    storage.remove_file(index.files("packs")[0].path)
     monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path / "cache"))
     with pytest.raises(FormatError, match=r"packs-00000\.parquet is missing"):
         open_index(url).packs()
     assert "is missing" in check_files(index).detail
-    storage.remove(manifest_path(url, index.id))
+    storage.remove_file(manifest_path(url, index.id))
     with pytest.raises(NotFoundInIndex, match="has no HEAD of a snapshot"):
         open_index(url)
 
@@ -254,7 +254,7 @@ def test_a_killed_plan_leaves_the_old_snapshot_or_the_new(tmp_path: Path, url: s
             kept = {file.path for file in open_index(f"{url}@{old}").files()}
             for name in storage.files_below(f"{url}/windows"):
                 if (path := f"{url}/windows/{name}") not in kept:
-                    storage.remove(path)
+                    storage.remove_file(path)
     assert set(ended[:-1]) == {-9} and ended[-1] == 0
     assert 4 < len(seen) < 20 and set(seen[:-1]) == {old} and seen[-1] == new
     assert snapshot_ids(url) == sorted([old, new])

@@ -24,7 +24,7 @@ from packidx.encode.loading import load_processor
 from packidx.errors import BadRecord, OptionError, SourceError
 from packidx.processor.counter import ConversationCounter
 from packidx.records.conversation import to_messages
-from packidx.records.read import parse
+from packidx.records.read import parse_record
 
 NAMES = ["qwen2-vl", "qwen2.5-vl", "qwen3-vl"]
 
@@ -46,7 +46,7 @@ def encoders(folders: dict[str, Path]) -> dict[str, ProcessorEncoder]:
 
 def messages_of(raw: dict[str, Any]) -> list[dict[str, Any]]:
     """The record as a transformers user writes it, images in place."""
-    conversation = parse(raw)
+    conversation = parse_record(raw)
     messages = to_messages(conversation)
     images = iter(medium.ref for medium in conversation.media)
     for message in messages:
@@ -76,7 +76,7 @@ def test_equals_the_processor(
         )
         got = encoder(raw)
         assert torch.equal(got["input_ids"], want["input_ids"][0]), seed
-        conversation = parse(raw)
+        conversation = parse_record(raw)
         sizes = [(medium.ref.height, medium.ref.width) for medium in conversation.media]
         row = count_row(counter, conversation, *sizes)
         assert row.length == encoder.count(raw) == len(got["input_ids"]), seed

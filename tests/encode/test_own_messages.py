@@ -28,7 +28,7 @@ from processors import tokenizer_alone, trl_template
 from packidx import estimate_lengths
 from packidx.encode import ProcessorEncoder
 from packidx.encode.loading import load_processor
-from packidx.records.read import parse
+from packidx.records.read import parse_record
 
 NUM_RECORDS = 25
 WORDS = [
@@ -146,7 +146,7 @@ def test_what_is_exact_is_of_the_records_own_messages(name: str, tmp_path: Path)
     for record, row in zip(records, rows_of(tmp, folder, records), strict=True):
         outcome = row["reason"] or row["method"]
         if outcome == "exact":
-            talk, messages = parse(record), record["messages"]
+            talk, messages = parse_record(record), record["messages"]
             if "given as" in (row["detail"] or ""):
                 outcome = "exact in another form"
                 messages = files.template_of(talk).messages(talk)

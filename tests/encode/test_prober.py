@@ -32,7 +32,7 @@ from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.kinds import record_kind
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
-from packidx.records.read import parse
+from packidx.records.read import parse_record
 
 TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>"
@@ -174,7 +174,7 @@ def test_lengths_and_samples_are_the_processors_whatever_they_depend_on(
     for num in (0, 1, 3):
         record = {"messages": [said("user", *[IMAGE] * num, ANSWER), said("assistant", ANSWER)]}
         sample = encode(record)
-        [length] = real_lengths(files, [parse(record)])
+        [length] = real_lengths(files, [parse_record(record)])
         assert len(sample["input_ids"]) == length
         trained = sample["input_ids"][sample["labels"] != -100].tolist()
         assert probed(files).processor.tokenizer.decode(trained) == "Two of them.<|END|>"

@@ -24,7 +24,7 @@ from packidx.encode.prober import ProbedMedia
 from packidx.encode.whole import build_sample, ids_of, sampled_frames
 from packidx.processor.assemble import ProcessorFiles
 from packidx.records.media.paths import MediaRoot
-from packidx.records.read import parse
+from packidx.records.read import parse_record
 from packidx.torch import PackedDataset
 
 CLASSES = {
@@ -128,7 +128,7 @@ def test_packs_with_videos_and_sound_are_read_back(
     pack = packs[0].joined()
     ids = pack["input_ids"].split(pack["lengths"].tolist())
     for number, own in zip(pack["sample_ids"].tolist(), ids, strict=True):
-        talk = parse(open_media(given[number], MediaRoot("/")))
+        talk = parse_record(open_media(given[number], MediaRoot("/")))
         real = build_sample(processor, files.template, talk, every_frame=True)
         assert own.tolist() == ids_of(real)
     assert len(pack["input_features"]) == len(pack["input_features_mask"]) == 5
@@ -154,7 +154,7 @@ def test_videos_whose_content_decides_are_built(media: dict[str, str], tmp: Path
     assert isinstance(files.vision, ProbedMedia)
     assert files.vision.unpredictable >= {"video"} and "image" not in files.vision.unpredictable
     for name in ("short.mp4", "long.mp4"):
-        talk = parse(open_media(record(part("video", media[name]), "?"), MediaRoot("/")))
+        talk = parse_record(open_media(record(part("video", media[name]), "?"), MediaRoot("/")))
         real = build_sample(processor, files.template, talk, every_frame=True)
         assert lengths(files, [talk]) == [Length(len(ids_of(real)), is_exact=True, is_built=True)]
 
@@ -167,7 +167,7 @@ def test_frames_that_are_sampled_beforehand_make_the_same_sample(
     """Only these are decoded for training; the processor itself would get all of them."""
     processor, files, _ = built(name, tmp)
     assert files.template is not None
-    talk = parse(open_media(record(part("video", media["long.mp4"]), "?"), MediaRoot("/")))
+    talk = parse_record(open_media(record(part("video", media["long.mp4"]), "?"), MediaRoot("/")))
     samples = [
         build_sample(processor, files.template, talk, every_frame=every) for every in (True, False)
     ]
@@ -192,7 +192,7 @@ def test_frames_that_the_record_names_are_used(media: dict[str, str], tmp: Path)
         record(part("video", frames, fps=2.0, frame_indices=[0, 8, 16, 24]), "?"),
         record(part("video", frames, fps=2.0), " and ", part("video", media["long.mp4"])),
     ):
-        talk = parse(open_media(given_record, MediaRoot("/")))
+        talk = parse_record(open_media(given_record, MediaRoot("/")))
         real = ids_of(build_sample(processor, files.template, talk, every_frame=True))
         assert real == ids_of(build_sample(processor, files.template, talk))
         [length] = lengths(files, [talk])

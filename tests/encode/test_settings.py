@@ -20,7 +20,7 @@ from packidx.encode.loading import load_processor
 from packidx.encode.whole import build_sample
 from packidx.errors import OptionError, SourceError
 from packidx.processor.families import FAMILIES
-from packidx.records.read import parse
+from packidx.records.read import parse_record
 
 QWEN, INTERNVL, IDEFICS3 = "Qwen2_5_VLProcessor", "InternVLProcessor", "Idefics3Processor"
 QWEN3, AYA = "Qwen3VLProcessor", "AyaVisionProcessor"  # the last is of no family
@@ -94,7 +94,7 @@ def test_settings_build_what_the_real_processor_builds_with_them(
             ]
             turns = [{"role": "user", "content": asked}, {"role": "assistant", "content": "A"}]
             sample = encoder({"messages": turns})
-            expected = build_sample(real, encoder.files.template, parse({"messages": turns}))
+            expected = build_sample(real, encoder.files.template, parse_record({"messages": turns}))
             assert sample["input_ids"].equal(expected["input_ids"].reshape(-1)), keywords
             pixels = expected["pixel_values"].reshape(sample["pixel_values"].shape)
             assert sample["pixel_values"].equal(pixels), keywords

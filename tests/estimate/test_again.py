@@ -25,7 +25,7 @@ from packidx.estimate.api import Reused
 from packidx.inspect.verify import verify_index
 from packidx.records import shards
 from packidx.records.containers import lines
-from packidx.software import software
+from packidx.software import list_versions
 
 TASK_BYTES = 6_000
 PER_SHARD = 60
@@ -158,9 +158,9 @@ def test_unchanged_shards_are_not_read(tmp_path: Path, monkeypatch: pytest.Monke
     corpus = Corpus(tmp_path)
     corpus.count()
     corpus.write("c", records("c", 20))
-    scan, scanned = shards.scan, list[str]()
+    scan, scanned = shards.scan_shard, list[str]()
     monkeypatch.setattr(
-        shards, "scan", lambda path, *rest: scanned.append(path) or scan(path, *rest)
+        shards, "scan_shard", lambda path, *rest: scanned.append(path) or scan(path, *rest)
     )
     corpus.count()
     assert scanned == [str(corpus.path("c"))]
@@ -240,9 +240,9 @@ def test_other_recipes(tmp_path: Path, processors: Path, monkeypatch: pytest.Mon
     corpus.write("b", records("b"))
     reused = corpus.again()
     assert reused.num_samples == 0 and "text engine" in (reused.reason or "")
-    other = software() | {"packidx": "0.0.9"}
+    other = list_versions() | {"packidx": "0.0.9"}
     with monkeypatch.context() as patch:
-        patch.setattr("packidx.estimate.job.software", lambda: other)
+        patch.setattr("packidx.estimate.job.list_versions", lambda: other)
         corpus.count(fresh=True)
     assert "packidx" in (corpus.again().reason or "")
 

@@ -22,7 +22,7 @@ from packidx.export import energon
 from packidx.export.energon import as_energon_names, export_energon, record_in_words
 from packidx.io.ranges import Extent
 from packidx.records.containers.base import Locator, Record
-from packidx.records.read import RecordReader, parse
+from packidx.records.read import RecordReader, parse_record
 
 Line = dict[str, Any]
 
@@ -146,7 +146,7 @@ def test_what_a_record_becomes(name: str) -> None:
     line = record_in_words(RecordReader().read(Record(record, Locator(0), "k")), "x.tar")
     assert line == {"json": wanted, "media": media, "key": "k"}
     if not media:  # what was written is read as the record was
-        again, was = parse(line["json"]), parse(record)
+        again, was = parse_record(line["json"]), parse_record(record)
         assert (again.turns, again.tools) == (was.turns, was.tools)
         assert (again.input_ids, again.labels) == (was.input_ids, was.labels)
 

@@ -30,7 +30,7 @@ from packidx.export.packed_record import media_extension, messages_of, pairs_of
 from packidx.export.wds import export_wds
 from packidx.index import Index
 from packidx.io import storage
-from packidx.records.read import parse
+from packidx.records.read import parse_record
 
 ASK, SAY = {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}
 CALL = {"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
@@ -65,10 +65,10 @@ TURNS: dict[str, tuple[dict[str, Any], list[tuple[str, str]]]] = {
 @pytest.mark.parametrize("case", TURNS)
 def test_no_turn_is_lost(case: str) -> None:
     record, pairs = TURNS[case]
-    conversation = parse(record)
+    conversation = parse_record(record)
     assert pairs_of(conversation) == pairs
     kept = messages_of(conversation, [medium.ref for medium in conversation.media])
-    assert parse(json.loads(json.dumps(kept))) == conversation
+    assert parse_record(json.loads(json.dumps(kept))) == conversation
 
 
 def test_an_extension_is_the_content_s(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_every_sample_in_its_pack_with_its_media(
         for at, (key, own) in enumerate(zip(meta["keys"], names, strict=True)):
             found = list(flat(own))
             assert [pack[name] for name in found] == media.pop(key)
-            assert [medium.ref for medium in parse(meta["records"][at]).media] == own
+            assert [medium.ref for medium in parse_record(meta["records"][at]).media] == own
             assert all(name.startswith(f"s{at:03d}_") for name in found)
         inside = {name for name in pack if not name.startswith("__")}
         assert inside == {"json", *flat(names)}  # and nothing else

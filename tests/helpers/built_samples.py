@@ -14,7 +14,7 @@ from PIL import Image
 
 from packidx.encode.loading import load_processor
 from packidx.encode.whole import build_sample
-from packidx.records.read import parse
+from packidx.records.read import parse_record
 
 PER_TOKEN = ("input_ids", "mm_token_type_ids", "token_type_ids")
 OTHERS = {"cosmos3_omni": "Qwen3VLProcessor", "glm_ocr": "Glm46VProcessor"}
@@ -61,7 +61,7 @@ def built(processor: Any, folder: Path, record: dict[str, Any]) -> dict[str, Any
     """One sample, per-token tensors [T]: as the real processor makes it, without its mask."""
     template = load_processor(folder).template
     assert template is not None
-    return _flat(processor, dict(build_sample(processor, template, parse(record))))
+    return _flat(processor, dict(build_sample(processor, template, parse_record(record))))
 
 
 def built_video(processor: Any, folder: Path, path: Path) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def built_video(processor: Any, folder: Path, path: Path) -> dict[str, Any]:
     opened = Opened(processor)
     opened.add("video", str(path))
     content = [{"type": "video", "video": str(path)}, {"type": "text", "text": "What is it?"}]
-    talk = parse({"messages": [{"role": "user", "content": content}]})
+    talk = parse_record({"messages": [{"role": "user", "content": content}]})
     text = template.render(talk).text
     options = {**opened.options, "return_tensors": "pt"}
     if type(processor).__name__ == "Cosmos3EdgeProcessor":

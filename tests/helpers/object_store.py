@@ -118,7 +118,7 @@ def _forget_clients() -> None:
     from packidx.io import cache
 
     s3fs.S3FileSystem.clear_instance_cache()
-    cache.forget()
+    cache.forget_stats()
 
 
 def _handler(store: Store) -> type[BaseHTTPRequestHandler]:

@@ -12,7 +12,7 @@ from packidx.format.manifest import DEFAULT, Layout, RecordRange
 from packidx.io import storage
 from packidx.io.ranges import Extent
 from packidx.records.containers.base import Locator, Record
-from packidx.records.containers.registry import container
+from packidx.records.containers.registry import get_container
 from packidx.records.conversation import Turn
 from packidx.records.media.opener import MediaOpener
 from packidx.records.media.paths import MediaRoot
@@ -62,7 +62,7 @@ def read_row(path: str, *at: Any, kind: str = "jsonl", layout: Layout = DEFAULT)
     Raises:
         BadRecord: what is wrong with it.
     """
-    row = _row(RecordReader(layout).read(container(kind).read_one(path, Locator(*at))))
+    row = _row(RecordReader(layout).read(get_container(kind).read_one(path, Locator(*at))))
     if isinstance(row.data, BadRecord):
         raise row.data
     columns: dict[str, Any] = row.data

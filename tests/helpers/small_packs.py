@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from manifests import write_lengths_manifest
 
-from packidx.digests import digest
+from packidx.digests import digest_parts
 from packidx.format.parquet import conform_table
 from packidx.format.schema import LENGTHS
 from packidx.index import Index, open_index
@@ -89,7 +89,7 @@ def write_lengths(
         {"name": name, "media_root": media_root, "num_samples": len(rs)}
         for name, rs in sources.items()
     ]
-    columns_digest = digest(json.dumps(rows).encode())
+    columns_digest = digest_parts(json.dumps(rows).encode())
     write_lengths_manifest(
         lengths, len(rows), columns_digest, encoder=encoder, sources=described, shards=shards
     )

@@ -14,7 +14,7 @@ from object_store import URL, Store
 
 from packidx.errors import OptionError
 from packidx.io import storage
-from packidx.io.output_folder import Kind, check_bucket, check_free, check_index, replacing
+from packidx.io.output_folder import Kind, check_bucket, check_free, check_index, replace_output
 
 TABLE = Kind(
     "table", "manifest.json", "packidx-table", re.compile(r"part-(?P<digest>[0-9a-f]{16})")
@@ -29,7 +29,7 @@ def part_of(text: str) -> str:
 def write(place: str, kind: Kind, parts: str, intruder: str | None = None) -> None:
     """An output with a part for each letter; `intruder` is put there before its end."""
     check_free(place, kind)
-    with replacing(place, kind, "1") as output:
+    with replace_output(place, kind, "1") as output:
         for part in parts:
             Path(output.table, part_of(part)).write_text(part)
         (Path(output.table) / kind.manifest).write_text(json.dumps({"format": kind.format}))
@@ -97,7 +97,7 @@ def test_an_upload_that_was_cut_off_is_done_again(
 
 def test_of_two_runs_one_makes_the_output(tmp_path: Path) -> None:
     path = str(tmp_path / "out")
-    with replacing(path, TABLE, "1") as first:
+    with replace_output(path, TABLE, "1") as first:
         Path(first.table, "part-a").touch()
         with pytest.raises(OptionError, match=f"another run is making the table at {path}"):
             write(path, TABLE, "b")

@@ -35,7 +35,7 @@ def place(request: pytest.FixtureRequest, places: tuple[str, str]) -> str:
 
 
 def test_reading(place: str) -> None:
-    path = urls_module.join(place, "a.bin")
+    path = urls_module.join_path(place, "a.bin")
     assert storage.read(path) == CONTENT
     assert storage.read_range(path, 1000, 77) == CONTENT[1000:1077]
     assert storage.read_range(path, len(CONTENT) - 5, 100) == CONTENT[-5:]
@@ -45,20 +45,20 @@ def test_reading(place: str) -> None:
 
 
 def test_looking(place: str) -> None:
-    assert storage.names(place) == ["a.bin", "sub"]
-    assert storage.names(urls_module.join(place, "nothing")) == []
-    assert storage.is_folder(place) and storage.is_folder(urls_module.join(place, "sub"))
-    assert not storage.is_folder(urls_module.join(place, "a.bin"))
-    assert storage.is_file(urls_module.join(place, "a.bin"))
-    assert not storage.is_file(urls_module.join(place, "sub"))
-    assert not storage.exists(urls_module.join(place, "nothing"))
-    found = storage.glob(urls_module.join(place, "**/*.*"))
+    assert storage.list_names(place) == ["a.bin", "sub"]
+    assert storage.list_names(urls_module.join_path(place, "nothing")) == []
+    assert storage.is_folder(place) and storage.is_folder(urls_module.join_path(place, "sub"))
+    assert not storage.is_folder(urls_module.join_path(place, "a.bin"))
+    assert storage.is_file(urls_module.join_path(place, "a.bin"))
+    assert not storage.is_file(urls_module.join_path(place, "sub"))
+    assert not storage.exists(urls_module.join_path(place, "nothing"))
+    found = storage.glob(urls_module.join_path(place, "**/*.*"))
     assert [one.removeprefix(place) for one in found] == [
         "/a.bin",
         "/sub/b.jsonl",
         "/sub/deep/c d+é.txt",
     ]
-    hidden = storage.glob(urls_module.join(place, "sub/.h*"))
+    hidden = storage.glob(urls_module.join_path(place, "sub/.h*"))
     assert [one.removeprefix(place) for one in hidden] == ["/sub/.hidden.jsonl"]
     walked = [(here.removeprefix(place), sorted(files)) for here, _, files in storage.walk(place)]
     expected = [
@@ -70,7 +70,7 @@ def test_looking(place: str) -> None:
 
 
 def test_a_missing_file(place: str) -> None:
-    path = urls_module.join(place, "nothing")
+    path = urls_module.join_path(place, "nothing")
     for call in (storage.read, storage.stat, lambda p: storage.read_range(p, 0, 1)):
         with pytest.raises(FileNotFoundError) as caught:
             call(path)
@@ -81,12 +81,12 @@ def test_a_cut_connection_is_tried_again(store: Store, places: tuple[str, str]) 
     store.cuts += ["a.bin", "a.bin"]
     assert storage.read(f"{places[1]}/a.bin") == CONTENT
     store.cuts += ["a.bin"]
-    assert Path(cache.local(f"{places[1]}/a.bin", "cut")).read_bytes() == CONTENT
+    assert Path(cache.fetch_copy(f"{places[1]}/a.bin", "cut")).read_bytes() == CONTENT
     assert not store.cuts
 
 
 def test_passwords_are_refused() -> None:
-    for call in (storage.read, storage.stat, storage.names, storage.is_folder):
+    for call in (storage.read, storage.stat, storage.list_names, storage.is_folder):
         with pytest.raises(
             SourceError, match=r"the URL of s3://b/x has a password in it"
         ) as caught:
@@ -101,12 +101,12 @@ def test_passwords_are_refused() -> None:
 def test_writing(store: Store, tmp_path: Path) -> None:
     storage.write(f"{URL}/written/x", b"one")
     (tmp_path / "y").write_bytes(b"two")
-    storage.upload(str(tmp_path / "y"), f"{URL}/written/y")
-    assert storage.names(f"{URL}/written") == ["x", "y"]
+    storage.upload_file(str(tmp_path / "y"), f"{URL}/written/y")
+    assert storage.list_names(f"{URL}/written") == ["x", "y"]
     assert storage.read(f"{URL}/written/y") == b"two"
-    storage.remove(f"{URL}/written/x")
-    storage.remove(f"{URL}/written/x")
-    assert storage.names(f"{URL}/written") == ["y"]
+    storage.remove_file(f"{URL}/written/x")
+    storage.remove_file(f"{URL}/written/x")
+    assert storage.list_names(f"{URL}/written") == ["y"]
 
 
 def test_no_credentials(store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_several_who_need_a_copy_fetch_it_once(
     monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path))
     storage.write(f"{URL}/copies/a.bin", CONTENT)
     store.forget()
-    copies = set(storage.overlapped(cache.local, [f"{URL}/copies/a.bin"] * 8))
+    copies = set(storage.map_overlapped(cache.fetch_copy, [f"{URL}/copies/a.bin"] * 8))
     (copy,) = (path for path in tmp_path.glob("files/*/*") if not path.name.startswith("."))
     assert copies == {str(copy)} and copy.name.endswith("-256000-a.bin")
     assert copy.read_bytes() == CONTENT
@@ -189,18 +189,18 @@ def test_a_file_that_is_replaced_meanwhile_is_not_kept(store: Store) -> None:
     storage.write(url, b"old")
     store.replaced["replaced/x"] = b"new"
     with pytest.raises(OSError, match="replaced while it was read"):
-        cache.local(url)
+        cache.fetch_copy(url)
     for content in (b"new", b"old"):  # also for other processes, which know the old version
         storage.write(url, content)
-        cache.forget()
-        assert Path(cache.local(url)).read_bytes() == content
+        cache.forget_stats()
+        assert Path(cache.fetch_copy(url)).read_bytes() == content
 
 
 def test_what_a_killed_download_left_is_not_read(store: Store) -> None:
     url = f"{URL}/killed/x"
     storage.write(url, CONTENT)
-    copy = Path(cache.local(url))
+    copy = Path(cache.fetch_copy(url))
     copy.rename(copy.parent / ".begun")
     (copy.parent / ".begun").write_bytes(CONTENT[:100])
-    assert Path(cache.local(url)).read_bytes() == CONTENT
+    assert Path(cache.fetch_copy(url)).read_bytes() == CONTENT
     assert [path.name for path in copy.parent.iterdir() if path.name != ".lock"] == [copy.name]

@@ -25,7 +25,7 @@ from packidx.packing.counts import (
 from packidx.packing.solve import Problem, solve_problem
 from packidx.packing.strategies.balanced import even_out
 from packidx.packing.strategies.decreasing import best_fit_decreasing
-from packidx.permutation import permutation
+from packidx.permutation import draw_permutation
 
 BLOCK = 1000
 
@@ -69,7 +69,7 @@ def rounds_of(members: list[int], pack: list[int]) -> list[list[list[int]]]:
 
 def greedy(pack: list[int], length: list[int], cost: list[int], key: int) -> list[int]:
     """The packs' costs after the rule of `even_out`, slot by slot."""
-    tie = {p: at for at, p in enumerate(permutation(max(pack) + 1, key).tolist())}
+    tie = {p: at for at, p in enumerate(draw_permutation(max(pack) + 1, key).tolist())}
     total = [0] * (max(pack) + 1)
     for _, members in groupby(range(len(pack)), key=lambda slot: length[slot]):
         slots = list(members)

@@ -42,7 +42,7 @@ def test_names_tell_shards_apart(processor: str, tmp_path: Path) -> None:
     assert set(contents(tmp_path / "out")) == {".packidx.json", *names}
     assert [shard["num_samples"] for shard in manifest["shards"]] == [13, 12, 13]
     for shard in manifest["lengths"]["shards"]:
-        assert shard["fingerprint"] == sources.scan(shard["uri"]).sha256
+        assert shard["fingerprint"] == sources.scan_shard(shard["uri"]).sha256
     assert manifest["lengths"]["encoder"] == summary.encoder
     assert len(summary.encoder["fingerprint"]) == 64
     shards = find_shards([str(tmp_path / "out")])  # its manifest is not data

@@ -28,7 +28,7 @@ from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.processor.counter import Expanded, locate_runs, mask_trained_tokens
 from packidx.processor.labels import LabelPolicy
 from packidx.processor.text.encoder import TextEncoder
-from packidx.records.read import parse
+from packidx.records.read import parse_record
 
 NUM_DIALOGUES = 250
 WORDS = [
@@ -134,7 +134,7 @@ def test_labels(tokenizer: PreTrainedTokenizerBase, name: str, blocks: bool) -> 
         after = [False] + [a == end and b == newline for a, b in zip(ids, ids[1:], strict=False)]
         wanted = [label and (blocks or not drop) for label, drop in zip(mask, after, strict=True)]
         assert any(wanted) and (blocks or wanted != mask)
-        rendered = template.render(parse(record))
+        rendered = template.render(parse_record(record))
         expanded = [Expanded(rendered.text, rendered.label_spans, runs=())]
         batch = text.encode([rendered.text], [False])
         trained = mask_trained_tokens(batch, text, expanded, locate_runs(batch, expanded, []))

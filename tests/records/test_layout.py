@@ -17,8 +17,8 @@ from packidx.format.manifest import DEFAULT, Layout, decode_json
 from packidx.format.terms import COLUMNS, TAGS
 from packidx.records.dialects.messages import standard_message
 from packidx.records.dialects.raw_record import key_of, standard_columns
-from packidx.records.read import parse
-from packidx.records.shards import scan
+from packidx.records.read import parse_record
+from packidx.records.shards import scan_shard
 
 STANDARD = {
     "id": "7",
@@ -47,7 +47,7 @@ def test_own_names_become_standard_ones() -> None:
     before = json.dumps(OWN)
     columns = standard_columns(layout, OWN)
     assert columns == {**OWN, **STANDARD, "messages": OWN["chat"]}, "it keeps its own names"
-    assert parse(OWN, layout) == parse(STANDARD)
+    assert parse_record(OWN, layout) == parse_record(STANDARD)
     assert json.dumps(OWN) == before
 
 
@@ -156,10 +156,10 @@ def test_records_that_a_layout_does_not_fit(
 def test_token_counts_in_cells(tmp_path: Path, text: str, expected: Any) -> None:
     path = tmp_path / "x.csv"
     path.write_text(f"prompt,response,_text_tokens\nhi,there,{text}\n")
-    (part,) = scan(str(path), "csv").ranges
+    (part,) = scan_shard(str(path), "csv").ranges
     ((raw),) = list(read_records(str(path), part, "csv"))
     if expected != "bad":
-        assert parse(raw.data).text_tokens == expected
+        assert parse_record(raw.data).text_tokens == expected
     else:
         assert raw.data.reason == "bad_text_tokens"
 
@@ -175,7 +175,7 @@ def test_token_counts_in_cells(tmp_path: Path, text: str, expected: Any) -> None
     ],
 )
 def test_a_stated_column_wins(columns: Any, record: Any, texts: list[str]) -> None:
-    turns = parse(record, Layout(columns)).turns
+    turns = parse_record(record, Layout(columns)).turns
     assert [turn.parts for turn in turns] == [(text,) for text in texts]
 
 

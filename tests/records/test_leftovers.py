@@ -16,7 +16,7 @@ from packidx_cli.main import main
 from packidx.format.manifest import DEFAULT, Layout
 from packidx.records.containers.base import Locator, Record
 from packidx.records.conversation import to_record
-from packidx.records.read import RecordReader, parse
+from packidx.records.read import RecordReader, parse_record
 
 JPEG = b"\xff\xd8\xff\xe0" + b"\0" * 20
 STRUCT = {"bytes": JPEG, "path": None}
@@ -219,7 +219,7 @@ def test_nothing_in_2000_random_tables_is_read_past() -> None:
         missing = {*MARK.findall(repr(record))} - {*MARK.findall(repr(read.conversation))}
         assert not missing, (seed, record)
         written = to_record(read.conversation, lambda m: {"type": m.kind, m.kind: m.ref})
-        assert parse(written).turns == read.conversation.turns
+        assert parse_record(written).turns == read.conversation.turns
     assert 200 < taken < 1500
 
 

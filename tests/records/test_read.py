@@ -16,7 +16,7 @@ from packidx.records.containers.base import Locator, Record
 from packidx.records.conversation import Media
 from packidx.records.media.clips import Video
 from packidx.records.media.paths import MediaRoot
-from packidx.records.read import RecordReader, parse
+from packidx.records.read import RecordReader, parse_record
 
 ASK, SAY = {"role": "user", "content": "<image>Who?"}, {"role": "assistant", "content": "A cat."}
 LISTED = {"images": ["a.png"]}
@@ -77,7 +77,7 @@ def test_an_encoder_gets_opened_media_in_one_form(name: str, tmp_path: Path) -> 
     Image.new("RGB", (30, 20)).save(tmp_path / "a.png")
     record = {**RECORDS[name], "id": 7, "box": [1, 2]}
     opened = open_media(record, MediaRoot(str(tmp_path)))
-    was = parse(record)
+    was = parse_record(record)
     assert (opened["id"], opened["box"]) == (7, [1, 2])
     parts = [
         part
@@ -92,7 +92,7 @@ def test_an_encoder_gets_opened_media_in_one_form(name: str, tmp_path: Path) -> 
             assert isinstance(each, Video) or each.size == (30, 20)
         listed = opened.get(f"{part['type']}s") or [opened[part["type"]]]
         assert any(media is each for each in listed)
-    again = parse(opened)
+    again = parse_record(opened)
     assert [turn.role for turn in again.turns] == [turn.role for turn in was.turns]
     assert [turn.texts for turn in again.turns] == [turn.texts for turn in was.turns]
     assert [turn.train for turn in again.turns] == [turn.train for turn in was.turns]
@@ -118,13 +118,13 @@ def test_a_list_that_names_other_media_than_the_parts_is_refused() -> None:
     one, other = (Image.fromarray(np.full((4, 4, 3), n, np.uint8)) for n in range(2))
     part = {"type": "image", "image": one}
     record = {"messages": [{"role": "user", "content": [part]}, SAY], "images": [one]}
-    assert parse(record).media == (Media("image", one),)
+    assert parse_record(record).media == (Media("image", one),)
     with pytest.raises(BadRecord, match="media_mismatch"):
-        parse({**record, "images": [other]})
+        parse_record({**record, "images": [other]})
     named = {"messages": [{**ASK, "content": [{"image": "a.png"}]}, SAY]}
-    assert len(parse({**named, "images": ["a.png"]}).media) == 1
+    assert len(parse_record({**named, "images": ["a.png"]}).media) == 1
     with pytest.raises(BadRecord, match="media_mismatch"):
-        parse({**named, "images": ["b.png"]})
+        parse_record({**named, "images": ["b.png"]})
 
 
 @pytest.mark.parametrize(

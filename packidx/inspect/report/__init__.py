@@ -22,7 +22,7 @@ from packidx.inspect.sql import open_database
 from packidx.inspect.stats import plan_stats
 from packidx.inspect.verdict import plan_verdict
 from packidx.io.files import write_atomic
-from packidx.words import count
+from packidx.words import format_count
 
 _PAGE = b"<!doctype html>"  # how a report begins
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
@@ -68,7 +68,7 @@ def write_report(
         keep_trailing_newline=True,
         finalize=lambda value: _UNSEEN.sub("\ufffd", value) if type(value) is str else value,
     )
-    environment.filters |= {"kind": _cell_class, "count": count}
+    environment.filters |= {"kind": _cell_class, "count": format_count}
     page = files(__package__).joinpath("page.html").read_text()
     write_atomic(name, environment.from_string(page).render(report).encode())
 
@@ -104,11 +104,11 @@ def _of_index(index: Index, connection: Any, absent: str | None) -> dict[str, An
         "subtitle": f"packidx report of {index.path}@{index.id}, planned {snapshot.created}",
         "verdict": [f"{said[:1].upper()}{said[1:]}." for said in plan_verdict(index, stats)],
         "numbers": {
-            "packs": count(result.num_packs),
-            "capacity": count(options.capacity),
+            "packs": format_count(result.num_packs),
+            "capacity": format_count(options.capacity),
             "fill": f"{100 * result.fill:.2f} %",
-            "samples packed": count(result.num_samples),
-            "in no pack": count(result.num_dropped),
+            "samples packed": format_count(result.num_samples),
+            "in no pack": format_count(result.num_dropped),
             "over the bound": f"{result.gap_percent:.3f} %",
         },
         "figures": [

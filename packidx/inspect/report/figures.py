@@ -10,7 +10,7 @@ import numpy as np
 
 from packidx.format.terms import BY_CHOICE
 from packidx.index.reader import Index
-from packidx.words import count, number_of, percent
+from packidx.words import format_count, format_percent, number_of
 
 MAX_SERIES = 8
 """Sources with a colour of their own; of more, the smaller ones are one."""
@@ -89,7 +89,7 @@ def _draw_bars(
     bars: Sequence[tuple[str, Mapping[int, float], str]],
     what: str,
     names: Sequence[str] = (),
-    shown: Callable[[float], str] = count,
+    shown: Callable[[float], str] = format_count,
 ) -> list[Bar]:
     """Bars by name, values by colour, and label; `shown` writes a value, which counts `what`."""
     end = max((sum(values.values()) for _, values, _ in bars), default=0) or 1
@@ -125,13 +125,13 @@ def draw_tokens(index: Index, connection: Any) -> Figure:
         rows.append(("cut off packed samples", None, result.num_tokens_cut))
     rows.append(("room left in packs", None, result.num_packs * capacity - result.num_tokens))
     good = {"in packs", "room left in packs", *(f"out: {why}" for why in BY_CHOICE)}
-    bars = [(name, {GOOD if name in good else BAD: n}, count(n)) for name, _, n in rows]
+    bars = [(name, {GOOD if name in good else BAD: n}, format_count(n)) for name, _, n in rows]
     lost = "all are in packs"
     if result.num_tokens_lost:
-        lost = f"{percent(result.lost_percent / 100, 1)} are in no pack (red)"
+        lost = f"{format_percent(result.lost_percent / 100, 1)} are in no pack (red)"
     return Figure(
         "Where the tokens go",
-        f"Of the {count(result.num_tokens_eligible)} tokens that were to be packed, {lost}. "
+        f"Of the {format_count(result.num_tokens_eligible)} tokens that were to be packed, {lost}. "
         "Samples that were left out by choice do not count. Packs hold every copy of a sample.",
         ("", "samples", "tokens"),
         rows,
@@ -153,10 +153,12 @@ def draw_fill(index: Index, connection: Any) -> Figure:
         "How full packs are",
         f"{100 * result.fill:.3f} % on average. No plan under the same options has fewer than "
         f"{number_of(result.lower_bound, 'pack')} ({result.bound}); this one has "
-        f"{count(result.num_packs)}, {result.gap_percent:.3f} % more.",
+        f"{format_count(result.num_packs)}, {result.gap_percent:.3f} % more.",
         ("fill", "packs"),
         rows,
-        _draw_bars([(name, {GOOD: number}, count(number)) for name, number in rows], "packs"),
+        _draw_bars(
+            [(name, {GOOD: number}, format_count(number)) for name, number in rows], "packs"
+        ),
     )
 
 
@@ -171,15 +173,15 @@ def draw_waiting(schedule: Sequence[Mapping[str, Any]], name: str) -> Figure | N
     ]
     if not rows:
         return None
-    bars = [(ranks, {number: useful}, percent(useful, 1)) for ranks, number, useful in rows]
+    bars = [(ranks, {number: useful}, format_percent(useful, 1)) for ranks, number, useful in rows]
     return Figure(
         "Step balance",
         "Time in which no rank waits, by ranks × micro-steps. All ranks of a micro-step wait for "
         "its slowest pack, in the vision tower and in the language model, by the plan's cost "
         "model; the rest of the time is lost.",
         ("ranks × micro-steps", "order", "useful time"),
-        [(ranks, words[number], percent(useful)) for ranks, number, useful in rows],
-        _draw_bars(bars, "useful", words, lambda useful: percent(useful, 1)),
+        [(ranks, words[number], format_percent(useful)) for ranks, number, useful in rows],
+        _draw_bars(bars, "useful", words, lambda useful: format_percent(useful, 1)),
         words,
     )
 
@@ -206,12 +208,12 @@ def packs_closely(index: Index, connection: Any, series: Series) -> Figure:
         for sample in pack.samples[:_MOST]:
             is_cut = bool(sample.piece or sample.token_start)
             whose = f"{short_name(sample.key, 60)} ({short_name(sample.source)})"
-            title = f"{whose}: {count(sample.length)} tokens{', a piece' if is_cut else ''}"
+            title = f"{whose}: {format_count(sample.length)} tokens{', a piece' if is_cut else ''}"
             size = 100 * sample.padded_length / capacity
             boxes.append(Box(series.of(sample.source), size, title, is_cut))
         bars.append(Bar(name, boxes))
         longest = max(pack.samples, key=lambda sample: sample.length)
-        row = (name, len(pack.samples), length, percent(length / capacity, 1))
+        row = (name, len(pack.samples), length, format_percent(length / capacity, 1))
         table.append((*row, short_name(longest.key, 60), longest.length))
     return Figure(
         "A few packs",
@@ -248,12 +250,13 @@ def draw_lengths(connection: Any, series: Series, capacity: int) -> Figure:
         own[series.of(name)] += value
     totals = {ends: sum(own.values()) for ends, own in held.items()}
     bars = [
-        (f"{low:,}–{high:,}", own, count(totals[low, high])) for (low, high), own in held.items()
+        (f"{low:,}–{high:,}", own, format_count(totals[low, high]))
+        for (low, high), own in held.items()
     ]
     return Figure(
         "Samples by length and source",
-        f"{count(sum(totals.values()))} samples in all, by tokens per sample. A pack holds "
-        f"{count(capacity)}.",
+        f"{format_count(sum(totals.values()))} samples in all, by tokens per sample. A pack holds "
+        f"{format_count(capacity)}.",
         ("from", "to", "source", "samples"),
         [
             (*ends, series.names[colour], value)

@@ -24,7 +24,7 @@ import numpy as np
 from packidx.arrays import Int64s
 from packidx.packing.counts import Histogram, LengthPairs, PackRuns, volume_bound
 from packidx.packing.strategies.decreasing import OpenPacks, best_fit_decreasing
-from packidx.permutation import permutation
+from packidx.permutation import draw_permutation
 
 # The share of tokens dealt to the emptiest (in 1/20) and `times`. Of five shares by five numbers
 # these eight were picked greedily on 70 histograms of twelve kinds: they leave 0.009 of the
@@ -156,7 +156,7 @@ def even_out(pack: Int64s, length: Int64s, cost: Int64s, key: int) -> Int64s:
     if not varied.any():
         return item
     rank = np.empty(int(pack.max()) + 1, np.int64)  # packs stand by it where they cost the same
-    rank[permutation(len(rank), key)] = np.arange(len(rank))
+    rank[draw_permutation(len(rank), key)] = np.arange(len(rank))
     total = np.zeros_like(rank)  # of each pack, by its rank
     rank = rank[pack]
     counted = 0

@@ -23,7 +23,7 @@ import numpy as np
 from packidx.arrays import Float64s, Int64s
 from packidx.hashing import derive_key
 from packidx.packing.counts import volume_packs
-from packidx.permutation import permutation
+from packidx.permutation import draw_permutation
 
 # How many packs an item looks at, in one attempt after another, before it is left over: first a
 # few, which makes large rounds, then as many as it takes to find the few packs that still fit.
@@ -56,7 +56,7 @@ def pack_capped(sizes: Int64s, limits: Int64s, key: int, start: Int64s) -> Int64
     held = [np.bincount(start, column) for column in sizes.T]
     if all((sums <= limit).all() for sums, limit in zip(held, limits.tolist(), strict=True)):
         return None
-    shuffled = permutation(len(sizes), derive_key(key, "items"))
+    shuffled = draw_permutation(len(sizes), derive_key(key, "items"))
     weighted = sizes @ scarcity_weights(sizes, limits)
     order = shuffled[np.argsort(-weighted[shuffled], kind="stable")]
     bound = volume_packs(sizes, limits)

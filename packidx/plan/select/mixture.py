@@ -18,7 +18,7 @@ import numpy as np
 
 from packidx.arrays import Int64s, Uint64s
 from packidx.errors import FormatError, OptionError
-from packidx.hashing import below
+from packidx.hashing import is_below_share
 from packidx.plan.options import number_text, read_number, round_number
 
 MAX_REPEATS = 1 << 16
@@ -195,4 +195,4 @@ def copies_of(weight: Fraction, hashes: Uint64s) -> Int64s:
     """⌊weight⌋, and one more where hash < the rest * 2^64: int64 [n]; `hashes` are of each sample's
     place and the seed, uint64 [n]."""
     floor = weight.numerator // weight.denominator
-    return floor + below(hashes, weight - floor).astype(np.int64)
+    return floor + is_below_share(hashes, weight - floor).astype(np.int64)

@@ -17,13 +17,13 @@ import polars as pl
 import pyarrow as pa
 
 from packidx.arrays import Bools, Int64s, Uint64s
-from packidx.digests import canonical_json, column_digest, digest
+from packidx.digests import canonical_json, column_digest, digest_parts
 from packidx.errors import FormatError, MismatchError, OptionError, SourceError
 from packidx.format.index import Consumed
-from packidx.hashing import below, derive_key, hash_ints, hash_strings, splitmix64s
+from packidx.hashing import derive_key, hash_ints, hash_strings, is_below_share, splitmix64s
 from packidx.index.order import consumed_packs
 from packidx.index.reader import Index
-from packidx.io.urls import absolute
+from packidx.io.urls import to_absolute
 from packidx.lengths.table import Lengths, LengthsRows
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def is_held_out(
         if not pa.types.is_dictionary(source.type):
             source = source.dictionary_encode()  # names repeat: each is hashed once
         hashes ^= splitmix64s(hash_strings(source))
-    return below(splitmix64s(hashes), share)
+    return is_below_share(splitmix64s(hashes), share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def read_exclusion(path: str) -> Exclusion:
     named = frame.drop_nulls().unique().sort(frame.columns)
     table = named.to_arrow(compat_level=pl.CompatLevel.oldest())
     parts = [[name, column_digest(table[name])] for name in named.columns]
-    return Exclusion(named, digest(canonical_json(parts)))
+    return Exclusion(named, digest_parts(canonical_json(parts)))
 
 
 def read_named_samples(option: str, path: str, *more: str) -> pl.DataFrame:
@@ -122,7 +122,7 @@ def read_named_samples(option: str, path: str, *more: str) -> pl.DataFrame:
         FormatError: it lacks a column, or one has another type.
     """
     try:
-        frame = pl.read_parquet(absolute(path), glob=False)  # polars knows "~" as a home folder
+        frame = pl.read_parquet(to_absolute(path), glob=False)  # polars knows "~" as a home folder
     except (pl.exceptions.PolarsError, OSError) as error:
         reason = (str(error).splitlines() or [""])[0]
         raise SourceError(f"{option} {path} cannot be read as Parquet ({reason})") from None

@@ -17,7 +17,7 @@ from packidx.errors import BadRecord, SourceError
 from packidx.format.manifest import RecordRange
 from packidx.io import cache, storage, urls
 from packidx.io.ranges import Extent
-from packidx.io.storage import reading, unreadable
+from packidx.io.storage import raise_unreadable, unreadable_error
 
 TASK_BYTES = 8 << 20
 """Bytes of a shard that one task counts; part of the output's layout, so not an option."""
@@ -91,11 +91,11 @@ class Container(ABC):
 
 
 class BrokenFile(Exception):
-    """A file broken as a whole; `naming` adds its path."""
+    """A file broken as a whole; `name_path` adds its path."""
 
 
 @contextlib.contextmanager
-def naming(path: str, copy: str = "") -> Iterator[None]:
+def name_path(path: str, copy: str = "") -> Iterator[None]:
     """Name `path` in a `SourceError` of the block, not the copy that is read, and in a
     `BrokenFile`, which becomes one."""
     try:
@@ -150,7 +150,7 @@ class Cuts:
 def file_version(path: str) -> tuple[int, str]:
     """A file's size, and what else changes with its content: nothing remembered of it may outlive
     that."""
-    with reading(path):
+    with raise_unreadable(path):
         status = cache.remembered_stat(path) if urls.is_url(path) else storage.stat(path)
     return status.nbytes, status.version
 
@@ -167,7 +167,7 @@ def read_bytes(path: str, at: Locator) -> bytes:
     try:
         data = storage.read_range(path, offset, nbytes)
     except (OSError, ValueError) as error:
-        raise unreadable(path, error) from error
+        raise unreadable_error(path, error) from error
     if len(data) < nbytes:
         text = f"{path} has only {len(data)} of the {nbytes} bytes planned at offset {offset}: "
         raise SourceError(f"{text}the shard is not the one that was counted, run estimate again")
@@ -183,7 +183,7 @@ def local_shard(path: str, *, check: bool = False) -> Iterator[str]:
     """
     copy = ""
     if urls.is_url(path):
-        with reading(path):
-            copy = cache.local(path, check=check)
-    with naming(path, copy), reading(path):
+        with raise_unreadable(path):
+            copy = cache.fetch_copy(path, check=check)
+    with name_path(path, copy), raise_unreadable(path):
         yield copy or path

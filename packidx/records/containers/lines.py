@@ -39,11 +39,11 @@ from packidx.records.containers.base import (
     ShardScan,
     file_version,
     local_shard,
-    naming,
+    name_path,
     read_bytes,
 )
 from packidx.records.containers.tables import ARROW
-from packidx.records.media.references import named
+from packidx.records.media.references import name_type
 
 _BOM = b"\xef\xbb\xbf"
 SCAN_BLOCK = 4 << 20
@@ -90,12 +90,12 @@ class Lines(Container):
                     return
                 if not line.isspace():
                     text = line.removesuffix(b"\n").removesuffix(b"\r")
-                    yield Record(decode(text), Locator(row, offset, len(text)))
+                    yield Record(decode_line(text), Locator(row, offset, len(text)))
                     row += 1
                 offset += len(line)
 
     def read_one(self, path: str, at: Locator) -> Record:
-        return Record(decode(read_bytes(path, at)), at)
+        return Record(decode_line(read_bytes(path, at)), at)
 
 
 def skip_bom(file: Any) -> int:
@@ -103,7 +103,7 @@ def skip_bom(file: Any) -> int:
     return len(file.read(len(_BOM))) if file.peek(len(_BOM)).startswith(_BOM) else 0
 
 
-def decode(line: bytes) -> dict[str, Any] | BadRecord:
+def decode_line(line: bytes) -> dict[str, Any] | BadRecord:
     """Return one line's JSON object, ``NaN`` and ``Infinity`` in it null, or why it is none."""
     try:
         try:
@@ -126,7 +126,7 @@ def as_record(value: Any) -> dict[str, Any] | BadRecord:
     """Return a JSON value if it is a record, or why it is none."""
     if isinstance(value, dict | BadRecord):
         return value
-    return BadRecord("bad_record", f"the record is {named(value)}, not an object")
+    return BadRecord("bad_record", f"the record is {name_type(value)}, not an object")
 
 
 class Converted(Container):
@@ -144,20 +144,20 @@ class Converted(Container):
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
         with local_shard(path, check=True) as here:
             content = content_of(here)
-        found = ARROW.scan(self._copy(path, check=True), task_bytes)
+        found = ARROW.scan(self._make_copy(path, check=True), task_bytes)
         return ShardScan(content.nbytes, content.sha256, found.num_records, found.ranges)
 
     def read(self, path: str, record_range: RecordRange) -> Iterator[Record]:
-        copy = self._copy(path)
-        with naming(path, copy):
-            yield from map(_decoded, ARROW.read(copy, record_range))
+        copy = self._make_copy(path)
+        with name_path(path, copy):
+            yield from map(_decode_row, ARROW.read(copy, record_range))
 
     def read_one(self, path: str, at: Locator) -> Record:
-        copy = self._copy(path)
-        with naming(path, copy):
-            return _decoded(ARROW.read_one(copy, at))
+        copy = self._make_copy(path)
+        with name_path(path, copy):
+            return _decode_row(ARROW.read_one(copy, at))
 
-    def _copy(self, path: str, check: bool = False) -> str:
+    def _make_copy(self, path: str, check: bool = False) -> str:
         """Return the path of the copy of a shard.
 
         Raises:
@@ -170,28 +170,30 @@ class Converted(Container):
             version = f"{version} {os.stat(path).st_ctime_ns}"  # no copy has another file's
         key = f"{nbytes} {version} {self._text}.{self._codec} {self._delimiter} Arrow, 5"
         try:
-            return cache.made(source, key, functools.partial(self._convert, path), check=check)
+            return cache.make_copy(
+                source, key, functools.partial(self._write_copy, path), check=check
+            )
         except OSError as error:
             refuse_open_files(error)
             raise SourceError(
-                f"cannot convert {path} in the local cache {cache.folder()}: {error.strerror}; "
+                f"cannot convert {path} in the local cache {cache.get_folder()}: {error.strerror}; "
                 "make room there, or set PACKIDX_CACHE to another folder"
             ) from error
 
-    def _convert(self, path: str, target: str) -> None:
+    def _write_copy(self, path: str, target: str) -> None:
         """Write the records of a shard as batches of JSON texts."""
         texts: list[bytes] = []
         nbytes = 0
         with local_shard(path) as here, pa.ipc.new_stream(target, _SCHEMA) as out:
-            for record in self._records(here):
-                texts.append(_encode(record))
+            for record in self._iter_records(here):
+                texts.append(_encode_record(record))
                 nbytes += len(texts[-1])
                 if nbytes >= _BATCH_BYTES or len(texts) == _BATCH_ROWS:
                     out.write_batch(pa.record_batch([texts], schema=_SCHEMA))
                     texts, nbytes = [], 0
             out.write_batch(pa.record_batch([texts], schema=_SCHEMA))
 
-    def _records(self, path: str) -> Iterator[Any]:
+    def _iter_records(self, path: str) -> Iterator[Any]:
         holder = ""
         if self._text == "json":
             with open_text(path, self._codec) as file:
@@ -206,14 +208,14 @@ class Converted(Container):
                 yield from list_records(file, holder)
             elif self._text == "jsonl":
                 skip_bom(file)
-                yield from (decode(line) for line in file if not line.isspace())
+                yield from (decode_line(line) for line in file if not line.isspace())
             else:
                 is_quoted = self._text == "csv" or self._delimiter is not None
                 delimiter = self._delimiter or ("," if is_quoted else "\t")
                 yield from cell_records(file, delimiter, is_quoted)
 
 
-def _encode(value: Any) -> bytes:
+def _encode_record(value: Any) -> bytes:
     """A record, or why there is none, as JSON."""
     record = as_record(value)
     try:
@@ -225,7 +227,7 @@ def _encode(value: Any) -> bytes:
     return orjson.dumps([record.reason, record.detail])
 
 
-def _decoded(row: Record) -> Record:
+def _decode_row(row: Record) -> Record:
     """The record in a row of the copy."""
     assert isinstance(row.data, dict)
     record = orjson.loads(row.data["record"])
@@ -282,7 +284,7 @@ def open_text(path: str, codec: str) -> Iterator[IO[bytes]]:
         BrokenFile: it is not compressed as its name says, or it is cut.
     """
     what = CODECS.get(codec)
-    with storage.reading(path), open(path, "rb", opener=storage.open_regular) as packed:
+    with storage.raise_unreadable(path), open(path, "rb", opener=storage.open_regular) as packed:
         if what is None:
             yield packed
             return

@@ -36,7 +36,7 @@ JSON = (".json", *(f".json.{codec}" for codec in CODECS))
 
 
 @functools.cache
-def container(kind: str, delimiter: str | None = None) -> Container:
+def get_container(kind: str, delimiter: str | None = None) -> Container:
     """Return what reads files of a kind.
 
     Args:

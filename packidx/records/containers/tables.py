@@ -95,11 +95,11 @@ class Table(Container):
 
     def __init__(self, open_file: Callable[[str, bool], TableFile], most: int) -> None:
         @functools.lru_cache(maxsize=most)
-        def remembered(path: str, version: tuple[int, str]) -> TableFile:
+        def open_remembered(path: str, version: tuple[int, str]) -> TableFile:
             return open_file(path, False)
 
-        self._open, self._remembered = open_file, remembered
-        atexit.register(remembered.cache_clear)  # while all it needs is still there
+        self._open, self._remembered = open_file, open_remembered
+        atexit.register(open_remembered.cache_clear)  # while all it needs is still there
 
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
         with local_shard(path, check=True) as here:
@@ -172,7 +172,7 @@ def _check_names(names: list[str]) -> None:
         raise ValueError(f"it has several columns of the same name ({', '.join(twice)}): rename")
 
 
-def _broken(path: str, what: str, error: object) -> SourceError:
+def _broken_error(path: str, what: str, error: object) -> SourceError:
     text = " ".join(str(error).split())
     return SourceError(f"{path} is {what}: {text}; restore the file or write it again")
 
@@ -190,19 +190,19 @@ def _open_parquet(path: str, is_checked: bool) -> TableFile:
         parquet = pq.ParquetFile(os.path.abspath(path), **options)
         _check_names(parquet.schema_arrow.names)
     except _ERRORS as error:
-        raise _broken(path, "no Parquet file that can be read", error) from None
+        raise _broken_error(path, "no Parquet file that can be read", error) from None
     footers = [parquet.metadata.row_group(n) for n in range(parquet.metadata.num_row_groups)]
     groups = [(footer.num_rows, footer.total_byte_size) for footer in footers]
 
-    def batches(number: int) -> Iterator[pa.RecordBatch]:
+    def iter_batches(number: int) -> Iterator[pa.RecordBatch]:
         rows, nbytes = groups[number]
         size = max(1, min(_MAX_BATCH, rows * _BATCH_BYTES // max(1, nbytes)))
         try:
             yield from parquet.iter_batches(size, row_groups=[number], use_threads=False)
         except _ERRORS as error:
-            raise _broken(path, "a Parquet file that is damaged", error) from None
+            raise _broken_error(path, "a Parquet file that is damaged", error) from None
 
-    return TableFile(path, groups, batches)
+    return TableFile(path, groups, iter_batches)
 
 
 def _open_arrow(path: str, is_checked: bool) -> TableFile:
@@ -231,13 +231,13 @@ def _open_arrow(path: str, is_checked: bool) -> TableFile:
         for batch in held if is_checked else ():
             batch.validate(full=True)
     except _ERRORS as error:
-        raise _broken(path, "no Arrow file that can be read", error) from None
+        raise _broken_error(path, "no Arrow file that can be read", error) from None
 
-    def batches(number: int) -> Iterator[pa.RecordBatch]:
+    def iter_batches(number: int) -> Iterator[pa.RecordBatch]:
         starts = range(0, held[number].num_rows, _ROWS)
         return (held[number].slice(start, _ROWS) for start in starts)
 
-    return TableFile(path, [(batch.num_rows, batch.nbytes) for batch in held], batches)
+    return TableFile(path, [(batch.num_rows, batch.nbytes) for batch in held], iter_batches)
 
 
 PARQUET = Table(_open_parquet, most=4)

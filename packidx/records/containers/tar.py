@@ -39,11 +39,11 @@ from packidx.records.containers.base import (
     Record,
     ShardScan,
     file_version,
-    naming,
+    name_path,
     read_bytes,
     too_few,
 )
-from packidx.records.containers.lines import decode
+from packidx.records.containers.lines import decode_line
 from packidx.records.media.references import media_in
 
 KEY = "__key__"
@@ -124,7 +124,7 @@ class Tar(Container):
             raise SourceError(text) from None
         if not seen:
             return ShardScan(nbytes, hasher.hexdigest(), 0, ())
-        torn = _torn(seen)
+        torn = _find_torn(seen)
         parts = tuple(
             replace(part, torn=tuple(n for n in torn if 0 <= n - part.first_row < part.num_records))
             for part in cuts.ranges(end, len(seen), work)
@@ -139,7 +139,7 @@ class Tar(Container):
             is_dense = _MOST < end - start < _SMALL * record_range.num_records
             blocks = ranges.blocks_of(path, end, _MOST if is_dense else ranges.BLOCK)
         whole = Extent(path, 0, end, blocks=blocks)
-        with naming(path):
+        with name_path(path):
             for sample in samples_of(whole.open(), start, end, whole):
                 at = Locator(row, sample.start, sample.end - sample.start)
                 data = _data_of(sample)
@@ -155,7 +155,7 @@ class Tar(Container):
 
     def read_one(self, path: str, at: Locator) -> Record:
         data = read_bytes(path, at)
-        with naming(f"{path}, from byte {at.offset} on"):
+        with name_path(f"{path}, from byte {at.offset} on"):
             samples = list(samples_of(io.BytesIO(data), 0, len(data)))
         if len(samples) != 1:
             raise SourceError(
@@ -165,7 +165,7 @@ class Tar(Container):
         return Record(_data_of(samples[0]), at, samples[0].key, samples[0].media)
 
 
-def _torn(samples: Sequence[tuple[int, str]]) -> list[int]:
+def _find_torn(samples: Sequence[tuple[int, str]]) -> list[int]:
     """Return the rows of records whose media stand elsewhere in the shard, or are missing.
 
     A record lacks media that stand without a record under its base name, in whatever folder. A text
@@ -260,7 +260,7 @@ def _data_of(sample: Sample) -> dict[str, Any] | BadRecord:
         has = ", ".join(sample.files)[:200]
         wrong = f"has no json or txt member, only {has}: a record is one of these"
         return BadRecord("bad_record", f"sample {sample.key!r} {wrong}")
-    record = {} if member is None else decode(member)
+    record = {} if member is None else decode_line(member)
     if isinstance(record, BadRecord):
         where = f"(member {sample.files[_RECORD].name!r} of the shard)"
         return BadRecord(record.reason, f"{record.detail} {where}")

@@ -6,9 +6,16 @@ from typing import Any
 
 from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation, Media
-from packidx.records.dialects.messages import document
+from packidx.records.dialects.messages import build_document
 from packidx.records.dialects.raw_record import MEDIA_COLUMNS, RawRecord
-from packidx.records.media.references import MAX_TOKENS, OBJECT, cut, integer, named, text_of
+from packidx.records.media.references import (
+    MAX_TOKENS,
+    OBJECT,
+    check_integer,
+    clip_repr,
+    name_type,
+    text_of,
+)
 
 
 def read_tokens(raw: RawRecord) -> Conversation | None:
@@ -19,24 +26,24 @@ def read_tokens(raw: RawRecord) -> Conversation | None:
     ids, stated = raw.columns.get("input_ids"), raw.columns.get("labels")
     if ids is None:
         return None
-    tokens = _checked(ids, "input_ids", 0)
-    labels = None if stated is None else _checked(stated, "labels", -100)
+    tokens = _check_ids(ids, "input_ids", 0)
+    labels = None if stated is None else _check_ids(stated, "labels", -100)
     if labels is not None and len(labels) != len(tokens):
         raise BadRecord("bad_labels", f"{len(labels)} labels for {len(tokens)} input_ids")
     return Conversation((), raw.text_tokens, input_ids=tokens, labels=labels)
 
 
-def _checked(value: Any, name: str, extra: int) -> list[int]:
+def _check_ids(value: Any, name: str, extra: int) -> list[int]:
     """Return a list of tokens, or of `extra` numbers."""
     value = value.as_py() if hasattr(value, "as_py") else value
     items = value.tolist() if hasattr(value, "tolist") else value
     wrong = ""
     if not isinstance(items, list | tuple):
-        wrong = f"is {named(value)}, not a list of integers"
+        wrong = f"is {name_type(value)}, not a list of integers"
     elif not len(items):
         wrong = "is empty"
     elif not {*map(type, items)} <= {int}:
-        holds = "holds a boolean, and is" if bool in map(type, items) else f"is {cut(items)},"
+        holds = "holds a boolean, and is" if bool in map(type, items) else f"is {clip_repr(items)},"
         wrong = f"{holds} not a list of integers"
     for at, item in enumerate(() if wrong else items):
         if not 0 <= item <= MAX_TOKENS and item != extra:
@@ -58,7 +65,7 @@ def read_text(column: str, raw: RawRecord) -> Conversation | None:
             "no_messages", f"{text} its medium, and records of text alone have no such column"
         )
     raw.unknown_keys += ["role"] * bool(raw.columns.get("role"))  # one message, and no document
-    return document(raw, [text_of(text, column)])
+    return build_document(raw, [text_of(text, column)])
 
 
 def read_obelics(raw: RawRecord) -> Conversation | None:
@@ -82,7 +89,7 @@ def read_obelics(raw: RawRecord) -> Conversation | None:
             raise BadRecord("bad_turn", f"'texts' and 'images' have {both} at {number}")
         parts.append(text if image is None else raw.medium("image", image))
     raw.listed.pop("image", None)  # its entries have places of their own
-    return document(raw, parts)
+    return build_document(raw, parts)
 
 
 def read_mmc4(raw: RawRecord) -> Conversation | None:
@@ -98,10 +105,10 @@ def read_mmc4(raw: RawRecord) -> Conversation | None:
     for entry in infos:
         info = entry if isinstance(entry, OBJECT) else {}
         stated = info.get("matched_text_index")
-        at = integer(stated, 0, len(texts) - 1, "matched_text_index", "bad_media")
+        at = check_integer(stated, 0, len(texts) - 1, "matched_text_index", "bad_media")
         name = info.get("image_name") or info.get("raw_url")
         if at is None or not name:
-            text = f"an image of 'image_info' is {cut(entry)}, without matched_text_index and"
+            text = f"an image of 'image_info' is {clip_repr(entry)}, without matched_text_index and"
             raise BadRecord("bad_media", f"{text} image_name or raw_url")
         before.setdefault(at, []).append(name)
     parts: list[str | Media] = []
@@ -110,4 +117,4 @@ def read_mmc4(raw: RawRecord) -> Conversation | None:
         parts += [" "] if number else []
         parts += [raw.medium("image", name) for name in before.get(number, ())]
         parts.append(text)
-    return document(raw, parts)
+    return build_document(raw, parts)

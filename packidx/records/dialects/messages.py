@@ -25,11 +25,11 @@ from packidx.records.media.references import (
     LIST_KEYS,
     OBJECT,
     PART_KEYS,
+    clip_repr,
     content_of,
-    cut,
     kind_of_name,
     media_entries,
-    named,
+    name_type,
     part_kind,
     refuse_rounded,
     role_of,
@@ -93,16 +93,16 @@ def read_chat(raw: RawRecord, messages: Any, name: str) -> Conversation:
             ``media_mismatch``.
     """
     if not isinstance(messages, list | tuple):
-        raise BadRecord("no_messages", f"{name!r} is {named(messages)}, not a list")
+        raise BadRecord("no_messages", f"{name!r} is {name_type(messages)}, not a list")
     if not messages:
         raise BadRecord("no_messages", f"{name!r} is empty")
     if len(messages) == 1 and role_of(messages[0]) == DOCUMENT:
         content = messages[0].get("content")
-        return document(raw, content if isinstance(content, list | tuple) else [content])
-    return chat(raw, read_turns(raw, messages))
+        return build_document(raw, content if isinstance(content, list | tuple) else [content])
+    return build_chat(raw, read_turns(raw, messages))
 
 
-def chat(raw: RawRecord, turns: list[Turn]) -> Conversation:
+def build_chat(raw: RawRecord, turns: list[Turn]) -> Conversation:
     """Return a conversation of turns, with the record's system prompt, tools and media.
 
     Raises:
@@ -121,7 +121,7 @@ def chat(raw: RawRecord, turns: list[Turn]) -> Conversation:
             raise BadRecord("bad_record", "'tools' is text that is not JSON") from None
     tools = None if isinstance(tools, str) else tools
     if not isinstance(tools, list | None):
-        raise BadRecord("bad_record", f"'tools' is {named(tools)}, not a list")
+        raise BadRecord("bad_record", f"'tools' is {name_type(tools)}, not a list")
     refuse_rounded(tools, "tools")
     stated = [name for name in SYSTEM if columns.get(name) not in (None, "")]
     raw.refused |= dict.fromkeys(stated[1:], "a second system prompt")
@@ -149,7 +149,7 @@ DOCUMENT = "document"
 """The role of a document's turn: it has no chat template and no question."""
 
 
-def document(raw: RawRecord, content: Sequence[Any]) -> Conversation:
+def build_document(raw: RawRecord, content: Sequence[Any]) -> Conversation:
     """Return a document of texts and media, which are trained on as a whole; texts stay as they
     are.
 
@@ -157,7 +157,7 @@ def document(raw: RawRecord, content: Sequence[Any]) -> Conversation:
         BadRecord: ``no_messages``, it is empty; ``bad_turn``, ``bad_media`` or ``media_mismatch``.
     """
     _refuse_flags(raw)
-    parts = tuple(part for part in _parts(raw, content, 0, is_whole=True) if part != "")
+    parts = tuple(part for part in _read_parts(raw, content, 0, is_whole=True) if part != "")
     if not parts:
         raise BadRecord("no_messages", "the document is empty")
     raw.check()
@@ -194,7 +194,9 @@ def read_turns(raw: RawRecord, messages: Sequence[Any]) -> list[Turn]:
     is_own = bool(layout.tags or layout.ignore)
     turns: list[Turn] = []
     for number, message in enumerate(messages):
-        turn, is_call = _turn(raw, standard_message(message, layout) if is_own else message, number)
+        turn, is_call = _read_turn(
+            raw, standard_message(message, layout) if is_own else message, number
+        )
         if not is_call or not turns or turns[-1].role != "assistant":
             turns.append(turn)
             continue
@@ -208,14 +210,14 @@ def read_turns(raw: RawRecord, messages: Sequence[Any]) -> list[Turn]:
     return turns
 
 
-def _turn(raw: RawRecord, message: Any, number: int) -> tuple[Turn, bool]:
+def _read_turn(raw: RawRecord, message: Any, number: int) -> tuple[Turn, bool]:
     """Return a message as a turn, and whether its role is that of a call."""
     if not isinstance(message, OBJECT):
-        raise BadRecord("bad_turn", f"turn {number} is {named(message)}, not an object")
+        raise BadRecord("bad_turn", f"turn {number} is {name_type(message)}, not an object")
     stated = message["role"] if "role" in message else message.get("from")
     role = ROLES.get(stated) if isinstance(stated, str) else None
     if role is None:
-        has = "no role" if stated is None else f"the role {cut(stated)}"
+        has = "no role" if stated is None else f"the role {clip_repr(stated)}"
         text = f"turn {number} has {has}: known are {', '.join(ROLES)}"
         raise BadRecord("unknown_role", text)
     content = content_of(message)
@@ -223,12 +225,12 @@ def _turn(raw: RawRecord, message: Any, number: int) -> tuple[Turn, bool]:
         return Turn(role, raw.split(content)), False
     raw.note_unknown(message, MESSAGE_KEYS)
     extra = {key: value for key, value in message.items() if key not in _OWN_KEYS}
-    train = None if _TRAIN_KEYS.isdisjoint(message) else _train(message, number)
+    train = None if _TRAIN_KEYS.isdisjoint(message) else _read_train_flag(message, number)
     if stated in _CALL_ROLES:
-        content, extra = "", {"tool_calls": _calls(content, number), **extra}
+        content, extra = "", {"tool_calls": _read_calls(content, number), **extra}
     if content is None:
         if extra.get("function_call") and not extra.get("tool_calls"):
-            extra["tool_calls"] = _calls(extra.pop("function_call"), number)
+            extra["tool_calls"] = _read_calls(extra.pop("function_call"), number)
         if not extra.get("tool_calls"):
             raise BadRecord("bad_turn", f"turn {number} has no content")
         extra["content"] = None
@@ -236,25 +238,29 @@ def _turn(raw: RawRecord, message: Any, number: int) -> tuple[Turn, bool]:
         refuse_rounded(extra[key], key)
     if stated in OF_TEMPLATES:
         extra["role"] = stated
-    parts = _parts(raw, content, number)
+    parts = _read_parts(raw, content, number)
     is_text = len(parts) < 2 and all(isinstance(part, str) for part in parts)
     as_list = is_text and isinstance(content, list | tuple)
     return Turn(role, parts, extra, train, as_list), stated in _CALL_ROLES
 
 
-def _train(message: Mapping[str, Any], number: int) -> bool | None:
+def _read_train_flag(message: Mapping[str, Any], number: int) -> bool | None:
     """Return True or False if the message says so whether it is trained on."""
     stated = {key: message[key] for key in sorted(_TRAIN_KEYS) if message.get(key) is not None}
     for key, value in stated.items():
         if type(value) not in (bool, int, float) or value not in (0, 1):
-            raise BadRecord("bad_turn", f"{key!r} of turn {number} is {cut(value)}, not 0 or 1")
+            raise BadRecord(
+                "bad_turn", f"{key!r} of turn {number} is {clip_repr(value)}, not 0 or 1"
+            )
     values = {bool(value) for value in stated.values()}
     if len(values) > 1:
-        raise BadRecord("bad_turn", f"turn {number} has {cut(stated)}: they contradict each other")
+        raise BadRecord(
+            "bad_turn", f"turn {number} has {clip_repr(stated)}: they contradict each other"
+        )
     return values.pop() if values else None
 
 
-def _calls(content: Any, number: int) -> list[dict[str, Any]]:
+def _read_calls(content: Any, number: int) -> list[dict[str, Any]]:
     """Return the calls of a ``function_call`` turn, whose content is their JSON (LLaMA-Factory)."""
     try:
         calls = orjson.loads(content) if isinstance(content, str) else content
@@ -263,17 +269,17 @@ def _calls(content: Any, number: int) -> list[dict[str, Any]]:
     calls = calls if isinstance(calls, list) else [calls]
     if not calls or not all(isinstance(call, dict) and call.get("name") for call in calls):
         raise BadRecord(
-            "bad_turn", f"turn {number} is not a function call with a name: {cut(content)}"
+            "bad_turn", f"turn {number} is not a function call with a name: {clip_repr(content)}"
         )
     return [{"type": "function", "function": call} for call in calls]
 
 
-def _parts(raw: RawRecord, content: Any, number: int, is_whole: bool = False) -> Parts:
+def _read_parts(raw: RawRecord, content: Any, number: int, is_whole: bool = False) -> Parts:
     """Return the parts of a message's content; texts of a document are `is_whole`."""
     if isinstance(content, str):
         return raw.split(content)
     if not isinstance(content, list | tuple | None):
-        raise BadRecord("bad_turn", f"the content of turn {number} is {named(content)}")
+        raise BadRecord("bad_turn", f"the content of turn {number} is {name_type(content)}")
     parts: list[str | Media] = []
     for part in content or ():
         kind = part_kind(part)
@@ -287,7 +293,11 @@ def _parts(raw: RawRecord, content: Any, number: int, is_whole: bool = False) ->
         elif kind is not None:
             parts.append(raw.part(kind, part))
         else:
-            has = f"of type {cut(part.get('type'))}" if isinstance(part, OBJECT) else named(part)
+            has = (
+                f"of type {clip_repr(part.get('type'))}"
+                if isinstance(part, OBJECT)
+                else name_type(part)
+            )
             text = f"turn {number} has a content part {has}: known are text, {', '.join(LIST_KEYS)}"
             raise BadRecord("bad_turn", text)
     return tuple(parts)
@@ -344,7 +354,9 @@ def read_finevision(raw: RawRecord) -> Conversation | None:
         return None
     if not all(isinstance(entry, OBJECT) and entry.keys() >= {*pair} for entry in texts):
         return None
-    return chat(raw, pair_turns(raw, [(entry["user"], entry["assistant"]) for entry in texts]))
+    return build_chat(
+        raw, pair_turns(raw, [(entry["user"], entry["assistant"]) for entry in texts])
+    )
 
 
 def read_loongforge(raw: RawRecord) -> Conversation | None:
@@ -365,12 +377,14 @@ def read_loongforge(raw: RawRecord) -> Conversation | None:
     if files is None and stated is not None:  # without a stated kind, a name is just a name
         files = columns.get("name")
     own = {kind: media_entries(columns, kind)[0] for kind in LIST_KEYS}
-    for file in _flat([] if files is None else files):
+    for file in _flatten_lists([] if files is None else files):
         if not isinstance(file, str):
-            raise BadRecord("bad_media", f"a name of a medium is {named(file)}, not text")
+            raise BadRecord("bad_media", f"a name of a medium is {name_type(file)}, not text")
         kind = kind_of_name(file) or (stated if isinstance(stated, str) else "")
         if kind not in LIST_KEYS:
-            text = f"{cut(file)} is of no known kind: neither media_type nor its ending says it"
+            text = (
+                f"{clip_repr(file)} is of no known kind: neither media_type nor its ending says it"
+            )
             raise BadRecord("bad_media", text)
         if own[kind] is not None:
             has = f"the record has {own[kind]!r} beside the files of its texts"
@@ -379,19 +393,19 @@ def read_loongforge(raw: RawRecord) -> Conversation | None:
     if isinstance(texts, list):
         return read_chat(raw, texts, "texts")
     if not isinstance(texts, dict) or texts.get("captions") is None:
-        text = f"'texts' is {named(texts)}, neither a list of turns nor prompts and captions"
+        text = f"'texts' is {name_type(texts)}, neither a list of turns nor prompts and captions"
         raise BadRecord("no_messages", text)
-    captions = list(_flat(texts["captions"]))
-    prompts = list(_flat(texts.get("prompts") or [""] * len(captions)))
+    captions = list(_flatten_lists(texts["captions"]))
+    prompts = list(_flatten_lists(texts.get("prompts") or [""] * len(captions)))
     if len(prompts) != len(captions):
         numbers = f"{len(prompts)} prompts, {len(captions)} captions"
         raise BadRecord("bad_turn", f"'texts' has {numbers}")
-    return chat(raw, pair_turns(raw, list(zip(prompts, captions, strict=True))))
+    return build_chat(raw, pair_turns(raw, list(zip(prompts, captions, strict=True))))
 
 
-def _flat(value: Any, depth: int = 0) -> Iterator[Any]:
+def _flatten_lists(value: Any, depth: int = 0) -> Iterator[Any]:
     if not isinstance(value, list) or depth == 8:
         yield value
         return
     for item in value:
-        yield from _flat(item, depth + 1)
+        yield from _flatten_lists(item, depth + 1)

@@ -35,7 +35,7 @@ from packidx.records.media.references import (
     OBJECT,
     TURN_KEYS,
     content_of,
-    named,
+    name_type,
     role_of,
     turn_key,
 )
@@ -59,7 +59,7 @@ def refuse_preferences(raw: RawRecord) -> Conversation | None:
     bad = [name for name in BESIDE if name in has]
     if "rejected" in has and ("chosen" in has or {"response", turn_key(record)} <= has):
         bad.append("rejected")
-    tag, label = (_verdict(record.get(name)) for name in ("kto_tag", "label"))
+    tag, label = (_parse_verdict(record.get(name)) for name in ("kto_tag", "label"))
     is_swift = label is False and type(record["label"]) is not int
     bad += ["kto_tag"] * (tag is not None)
     bad += ["label"] * (is_swift or ({"prompt", "completion"} <= has and label is not None))
@@ -92,31 +92,33 @@ def take_side(columns: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
             "no_pair", f"{text} 'chosen' and 'rejected', or 'rejected_response' beside an answer"
         )
     if record.get("input_ids") is not None:
-        raise _bad("the record has input_ids, and they name no side")
+        raise _bad_pair("the record has input_ids, and they name no side")
     rest = {k: v for k, v in record.items() if k not in _SIDES and k != "_text_tokens"}
     if side == "chosen" and not has_both:
         return rest
     own = [n for n in rest if meaning_of(n) == "another answer" and not is_blank(rest[n])]
     rest = {name: value for name, value in rest.items() if meaning_of(name) != "another answer"}
     if has_both:  # another answer is left over
-        return _answered(rest, record[side], side, next(n for n in ANSWERS if n not in own))
+        return _with_answer(rest, record[side], side, next(n for n in ANSWERS if n not in own))
     if len(beside) > 1:
-        raise _bad(f"the record has both {' and '.join(map(repr, BESIDE))}")
+        raise _bad_pair(f"the record has both {' and '.join(map(repr, BESIDE))}")
     answer, key = record[beside[0]], turn_key(rest)
     if "rejected_messages" in beside:
         turns = [answer] if isinstance(answer, OBJECT) else answer
         return {**{k: v for k, v in rest.items() if k != key}, "messages": turns}
     if not isinstance(answer, str):
-        raise _bad(f"'rejected_response' is {named(answer)}, not one text")
+        raise _bad_pair(f"'rejected_response' is {name_type(answer)}, not one text")
     if key is None:
-        return _answered(rest, answer, side, own[0] if own else "response")
+        return _with_answer(rest, answer, side, own[0] if own else "response")
     turns = rest[key]
     if not isinstance(turns, list | tuple) or not turns or role_of(turns[-1]) in (None, *_ASKING):
-        raise _bad(f"the last turn of {key!r} is no answer that 'rejected_response' could replace")
+        raise _bad_pair(
+            f"the last turn of {key!r} is no answer that 'rejected_response' could replace"
+        )
     return {**rest, key: [*turns[:-1], {"role": "assistant", "content": answer}]}
 
 
-def _bad(text: str) -> BadRecord:
+def _bad_pair(text: str) -> BadRecord:
     return BadRecord("bad_pair", text)
 
 
@@ -138,7 +140,7 @@ def _standard_messages(columns: Mapping[str, Any], layout: Layout) -> dict[str, 
     return changed
 
 
-def _verdict(value: Any) -> bool | None:
+def _parse_verdict(value: Any) -> bool | None:
     """Return True for a good answer, as JSON, numbers and the cells of tables say it."""
     if type(value) is bool or (type(value) is int and value in (0, 1)):
         return bool(value)
@@ -151,7 +153,7 @@ def is_answer(value: Any) -> bool:
     return bool(value) and all(isinstance(item, (str, *OBJECT)) for item in items)
 
 
-def _answered(rest: dict[str, Any], answer: Any, side: str, column: str) -> dict[str, Any]:
+def _with_answer(rest: dict[str, Any], answer: Any, side: str, column: str) -> dict[str, Any]:
     """Return `rest` with the answer of a side: beside its question in `column`, or behind its
     messages.
 
@@ -161,21 +163,23 @@ def _answered(rest: dict[str, Any], answer: Any, side: str, column: str) -> dict
     question = next((name for name in QUESTIONS if rest.get(name) is not None), None)
     if isinstance(answer, str):
         if question is None and key is None:
-            raise _bad(f"{side!r} is text without a 'prompt': give what was asked, or turns")
+            raise _bad_pair(f"{side!r} is text without a 'prompt': give what was asked, or turns")
         if question is not None and isinstance(rest[question], str):
             if key is not None:
-                raise _bad(f"the record has both {question!r} and {key!r}: leave one of them out")
+                raise _bad_pair(
+                    f"the record has both {question!r} and {key!r}: leave one of them out"
+                )
             return {**rest, column: answer}
         answer = {"role": "assistant", "content": answer}
     turns = [answer] if isinstance(answer, OBJECT) else list(answer)
     if isinstance(turns[0], str):
-        raise _bad(f"{side!r} is a list of texts: give one answer")
+        raise _bad_pair(f"{side!r} is a list of texts: give one answer")
     name = "prompt" if rest.get("prompt") is not None else key
     asked: Any = None if name is None else rest[name]
     asked = {"role": "user", "content": asked} if isinstance(asked, str) else asked
     asked = [asked] if isinstance(asked, OBJECT) else asked
     if asked is not None and (not is_answer(asked) or isinstance(asked[0], str)):
-        raise _bad(f"{name!r} is {named(asked)}, neither text nor turns")
+        raise _bad_pair(f"{name!r} is {name_type(asked)}, neither text nor turns")
     kept = {name: value for name, value in rest.items() if name not in ("prompt", *TURN_KEYS)}
     if role_of(turns[0]) in _ASKING:
         first, whole = (
@@ -184,10 +188,14 @@ def _answered(rest: dict[str, Any], answer: Any, side: str, column: str) -> dict
         )
         begins = first in (whole[: len(first)], whole[1 : len(first) + 1])
         if not begins or len(turns) < len(asked or ()):
-            raise _bad(f"{side!r} is a conversation that does not begin with {name!r}: drop one")
+            raise _bad_pair(
+                f"{side!r} is a conversation that does not begin with {name!r}: drop one"
+            )
         return {**kept, "messages": turns}
     if asked is None:
-        raise _bad(f"{side!r} is an answer, and nothing says what was asked: give a 'prompt'")
+        raise _bad_pair(f"{side!r} is an answer, and nothing says what was asked: give a 'prompt'")
     if role_of(asked[-1]) not in (*_ASKING, *_OF_TOOLS):
-        raise _bad(f"{name!r} ends with an answer, before that in {side!r}: end it with a question")
+        raise _bad_pair(
+            f"{name!r} ends with an answer, before that in {side!r}: end it with a question"
+        )
     return {**kept, "messages": [*asked, *turns]}

@@ -25,12 +25,12 @@ from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation
 from packidx.records.dialects.messages import (
     are_messages,
-    chat,
+    build_chat,
     pair_turns,
     read_turns,
 )
 from packidx.records.dialects.raw_record import CAPTIONS, URLS, RawRecord
-from packidx.records.media.references import OBJECT, cut, refuse_rounded, text_of, texts_of
+from packidx.records.media.references import OBJECT, clip_repr, refuse_rounded, text_of, texts_of
 
 ANSWERS = ("response", "completion", "output", "answer", "answers", "answerKey")
 """Columns of an answer."""
@@ -81,7 +81,7 @@ def read_answer(form: tuple[str, str | None, str], raw: RawRecord) -> Conversati
                 turn if turn.role in ("user", "system") else replace(turn, train=False)
                 for turn in read_turns(raw, listed[0])
             ]
-            return chat(raw, turns + read_turns(raw, listed[1]))
+            return build_chat(raw, turns + read_turns(raw, listed[1]))
     texts = [asked, record.get(beside) if beside else None]
     asked = "\n".join(text_of(text, question) for text in texts if text not in (None, ""))
     said = answer_text(said, answer, is_first=layout.answers == "first")
@@ -91,7 +91,7 @@ def read_answer(form: tuple[str, str | None, str], raw: RawRecord) -> Conversati
         isinstance(pair, list | tuple) and len(pair) == 2 for pair in before
     ):
         raise BadRecord("bad_turn", "'history' is not a list of [question, answer]")
-    return chat(raw, pair_turns(raw, [*before, (asked, said)]))
+    return build_chat(raw, pair_turns(raw, [*before, (asked, said)]))
 
 
 def read_caption(column: str, raw: RawRecord) -> Conversation | None:
@@ -102,7 +102,7 @@ def read_caption(column: str, raw: RawRecord) -> Conversation | None:
     raw.consumed |= {url for url in URLS if "://" in str(raw.columns.get(url))[:8]}
     said = answer_text(caption, column)
     _refuse_beside(raw, column, said)
-    return chat(raw, pair_turns(raw, [("", said)]))
+    return build_chat(raw, pair_turns(raw, [("", said)]))
 
 
 def answer_text(value: Any, name: str, *, is_first: bool = False) -> str:
@@ -118,7 +118,7 @@ def answer_text(value: Any, name: str, *, is_first: bool = False) -> str:
     if name in ("answer", "answers") and not isinstance(value, str):
         value = _one_of(value, name, is_first)
     elif name == "answers" and (value[:1], value.rstrip()[-1:]) in (("[", "]"), ("{", "}")):
-        text = f"{name!r} is {cut(value)}, a text that may be a list of answers"
+        text = f"{name!r} is {clip_repr(value)}, a text that may be a list of answers"
         raise BadRecord("bad_turn", f"{text}: name it 'answer' if it is one, or use a --transform")
     refuse_rounded(value, name)
     is_number = type(value) in (int, float) and math.isfinite(value)
@@ -135,7 +135,7 @@ def _one_of(value: Any, name: str, is_first: bool) -> Any:
         for other, held in value.items():
             says_more = held and other not in (key, *_BESIDE) and texts_of(held)
             if says_more or ("correct" in other and held is not None and not held):
-                text = f"{name!r} is {cut(dict(value))}, which says more than an answer"
+                text = f"{name!r} is {clip_repr(dict(value))}, which says more than an answer"
                 raise BadRecord("bad_turn", f"{text}: a --transform says what is meant")
         value = value.get(key)
     if not isinstance(value, list | tuple):
@@ -144,7 +144,7 @@ def _one_of(value: Any, name: str, is_first: bool) -> Any:
     if not answers:
         raise BadRecord("bad_turn", f"{name!r} is empty: the question has no answer")
     if not is_first and any(repr(each) != repr(answers[0]) for each in answers):
-        several = f"{name!r} has different answers, {cut(answers)}"
+        several = f"{name!r} has different answers, {clip_repr(answers)}"
         raise BadRecord("bad_turn", f"{several}: --answers first or a --transform says which")
     return answers[0]
 
@@ -182,16 +182,18 @@ def _refuse_beside(raw: RawRecord, column: str, said: str, asked: str = "") -> N
         is_number = type(value) in (int, float)
         held = value if isinstance(value, list | tuple) else [value]
         texts = [str(each) for each in held if type(each) in (int, float)]
-        texts += [*filter(None, map(_words, texts_of(value)))]
+        texts += [*filter(None, map(_normalize_words, texts_of(value)))]
         if what == "a verdict":  # of a caption, any label is one
             word, is_label = str(value).strip().casefold().removesuffix(".0"), name == "label"
-            is_own = str(value) == said or (is_label and _words(said) in ("yes", "no", *_TRUTH))
+            is_own = str(value) == said or (
+                is_label and _normalize_words(said) in ("yes", "no", *_TRUTH)
+            )
             is_verdict = word in _WRONG or (is_label and column in CAPTIONS and word in _RIGHT)
             is_refused = is_verdict and not is_own and isinstance(value, str | float | int)
         elif not asked or (is_number and (what == "choices" or is_text)):
             continue
         else:
-            is_refused = bool(texts) and _words(said) not in texts
+            is_refused = bool(texts) and _normalize_words(said) not in texts
             is_refused = bool(texts) or not is_text if what == "choices" else is_refused
         if is_refused and name not in raw.layout.stated_columns:
             raw.refused[name] = f"{what} beside {column!r}"
@@ -201,11 +203,11 @@ def _refuse_beside(raw: RawRecord, column: str, said: str, asked: str = "") -> N
         return
     is_choice = is_text and re.search(rf"[.):\]]\s*{re.escape(said)}(?![\w.])", asked)
     if 0 <= float(said) <= len(labels) > 1 and not is_choice:
-        text = f"{column!r} is {cut(record[column])}, which may be the number of a choice"
+        text = f"{column!r} is {clip_repr(record[column])}, which may be the number of a choice"
         raise BadRecord("bad_turn", f"{text}: a --transform says of which one")
 
 
-def _words(text: str) -> str:
+def _normalize_words(text: str) -> str:
     """Return a text in one case, with one space between words and no end."""
     return "" if is_blank(text) else " ".join(text.casefold().split()).rstrip(" .")
 

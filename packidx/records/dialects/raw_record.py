@@ -38,13 +38,13 @@ from packidx.records.media.references import (
     PART_KEYS,
     REFERENCE_KEYS,
     TURN_KEYS,
-    integer,
+    check_integer,
     is_empty,
     kind_of_name,
     media_entries,
     media_in,
     medium_of,
-    named,
+    name_type,
     turn_key,
 )
 
@@ -166,7 +166,9 @@ class RawRecord:
                 continue
             names = [name for name in (value if isinstance(value, list) else [value]) if name]
             if wrong := next((name for name in names if not isinstance(name, str)), None):
-                raise BadRecord("bad_media", f"{column!r} has {named(wrong)}, not a file's name")
+                raise BadRecord(
+                    "bad_media", f"{column!r} has {name_type(wrong)}, not a file's name"
+                )
             kinds = [prefix.removesuffix("s") if prefix else kind_of_name(name) for name in names]
             for name, kind in zip(names, kinds, strict=True):
                 if kind is not None:
@@ -219,7 +221,7 @@ class RawRecord:
         stated = self.columns.get("_text_tokens")
         if isinstance(stated, str) and re.fullmatch("-?[0-9]{1,20}", stated):
             stated = int(stated)
-        return integer(stated, 0, MAX_TOKENS, "_text_tokens", "bad_text_tokens")
+        return check_integer(stated, 0, MAX_TOKENS, "_text_tokens", "bad_text_tokens")
 
     # -- media in order of appearance --------------------------------------------------------------
 
@@ -267,7 +269,7 @@ class RawRecord:
         """Return the medium that an entry of a list stands for."""
         self.note_unknown(entry, PART_KEYS)
         medium = medium_of(kind, entry)
-        medium.ref = self._member(medium.ref) if self._members else medium.ref
+        medium.ref = self._find_member(medium.ref) if self._members else medium.ref
         self.has_medium = True
         return medium
 
@@ -282,11 +284,11 @@ class RawRecord:
         for key in REFERENCE_KEYS if known is PART_KEYS else ():
             self.note_unknown(entry.get(key), PART_KEYS)
 
-    def _member(self, ref: Any) -> Any:
+    def _find_member(self, ref: Any) -> Any:
         """Return the content of the sample's file that is named by its whole name, or by its
         extension; any other reference as it is."""
         if isinstance(ref, list):
-            return [self._member(each) for each in ref]
+            return [self._find_member(each) for each in ref]
         if not isinstance(ref, str):
             return ref
         same = (n for n in self._members if n == ref or n[self._start :].lower() == ref.lower())
@@ -454,7 +456,7 @@ def standard_columns(layout: Layout, record: Mapping[str, Any]) -> Mapping[str, 
     """
     if layout.ignore:
         record = {name: value for name, value in record.items() if name not in layout.ignore}
-    return _structured(_renamed(layout, record) if layout.columns else record)
+    return _decode_structured(_rename_columns(layout, record) if layout.columns else record)
 
 
 def key_of(record: Mapping[str, Any], layout: Layout) -> str | None:
@@ -469,7 +471,7 @@ def key_of(record: Mapping[str, Any], layout: Layout) -> str | None:
     return None
 
 
-def _renamed(layout: Layout, record: Mapping[str, Any]) -> dict[str, Any]:
+def _rename_columns(layout: Layout, record: Mapping[str, Any]) -> dict[str, Any]:
     """`record` with the stated names besides its own; what would be taken for a stated column,
     and what is stated to be another one, is left out."""
     hidden = hidden_columns(layout)
@@ -507,7 +509,7 @@ def own_columns(layout: Layout, names: Collection[str]) -> set[str]:
     return stated | {name for own in stated for name in own.split(",")}
 
 
-def _structured(record: Mapping[str, Any]) -> Mapping[str, Any]:
+def _decode_structured(record: Mapping[str, Any]) -> Mapping[str, Any]:
     changed: dict[str, Any] = {}
     for key in sorted(_STRUCTURED.intersection(record)):
         if type(value := record[key]) is list:

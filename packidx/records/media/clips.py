@@ -33,13 +33,13 @@ from packidx.records.conversation import MediaInfo
 from packidx.records.media.images import (
     MAX_PIXELS,
     Source,
-    asked,
     image_info,
     label_of,
+    name_store_errors,
     open_file,
     open_image,
 )
-from packidx.records.media.paths import shortened
+from packidx.records.media.paths import clip_text
 from packidx.records.media.references import rate_of, unsupported_option
 
 # Containers of pixels and sound alone: playlists and scripts, which name further files, are none.
@@ -62,7 +62,7 @@ Samples = NDArray[np.float32]
 
 
 @contextmanager
-def _opened(source: Source, label: str, kind: str = "video") -> Iterator[tuple[Any, Any]]:
+def _open_stream(source: Source, label: str, kind: str = "video") -> Iterator[tuple[Any, Any]]:
     """The container and its first stream of video or audio; whatever fails is a `BadRecord`."""
     try:
         import av
@@ -83,17 +83,17 @@ def _opened(source: Source, label: str, kind: str = "video") -> Iterator[tuple[A
         except Exception as error:  # FFmpeg's errors, and what PyAV makes of odd streams
             refuse_open_files(error)
             text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            text = f"{label} cannot be read as {'a ' * (kind == 'video')}{kind}: {shortened(text)}"
+            text = f"{label} cannot be read as {'a ' * (kind == 'video')}{kind}: {clip_text(text)}"
             raise BadRecord("broken_media", text) from None
 
 
-def _local(source: Source, label: str) -> Source:
+def _to_local(source: Source, label: str) -> Source:
     """Return a source that is read in large blocks, with few requests."""
     if isinstance(source, Extent):
         return source.read()
     if isinstance(source, str) and urls.is_url(source):
-        with asked(source, label):
-            return cache.local(source)
+        with name_store_errors(source, label):
+            return cache.fetch_copy(source)
     return source
 
 
@@ -164,7 +164,7 @@ class Video:
                     raise BadRecord("broken_media", f"a frame cannot be decoded: {error}") from None
             return
         last, seen = max(wanted, default=-1), 0
-        with _opened(_local(self.source, self.label), self.label) as (container, stream):
+        with _open_stream(_to_local(self.source, self.label), self.label) as (container, stream):
             for number, frame in enumerate(container.decode(stream)):
                 seen = number + 1
                 if number in wanted:
@@ -219,7 +219,7 @@ def video_info(source: Source, label: str | None = None) -> MediaInfo:
         MissingExtraError: PyAV is not installed.
     """
     label = label or label_of(source, "a video")
-    with _opened(source, label) as (container, stream):
+    with _open_stream(source, label) as (container, stream):
         height, width = int(stream.height), int(stream.width)
         if height * width > MAX_PIXELS:
             text = f"{label} has frames of {width}x{height} pixels"
@@ -239,7 +239,7 @@ def video_info(source: Source, label: str | None = None) -> MediaInfo:
         if _quarter_turns(first) % 2:
             height, width = width, height
     if not num_frames:
-        with _opened(_local(source, label), label) as (container, stream):
+        with _open_stream(_to_local(source, label), label) as (container, stream):
             for packet in container.demux(stream):
                 if packet.is_corrupt:
                     text = f"{label} is truncated or damaged: restore the file"
@@ -321,13 +321,13 @@ class Audio:
         if (len(samples), rate) != (num, stated):
             text = f"{self.label} has {len(samples)} samples at {rate} Hz where its header says"
             raise BadRecord("broken_media", f"{text} {num} at {stated} Hz: write it anew")
-        return _resampled(samples, rate, sampling_rate)
+        return _resample_mono(samples, rate, sampling_rate)
 
     @functools.cached_property
     def _decoded(self) -> tuple[Samples, int]:
         """All samples, mixed down, and their rate."""
         pieces, rate = [np.zeros(0, np.float32)], 0
-        for piece, rate in _decode(self.source, self.label):  # noqa: B007, the last rate is all's
+        for piece, rate in _decode_pieces(self.source, self.label):  # noqa: B007, the last rate is all's
             pieces.append(piece.mean(axis=0, dtype=np.float32))
         return np.concatenate(pieces), rate
 
@@ -348,7 +348,7 @@ def audio_info(source: Source, label: str | None = None) -> MediaInfo:
     stated = _stated_by_header(source, label)
     if stated is None:
         num_samples = rate = 0
-        for piece, rate in _decode(source, label):  # noqa: B007, the last rate is all's
+        for piece, rate in _decode_pieces(source, label):  # noqa: B007, the last rate is all's
             num_samples += piece.shape[1]
         stated = _sound_info(num_samples, rate, label)
     return stated
@@ -363,7 +363,7 @@ def _sound_info(num_samples: int, rate: int, label: str) -> MediaInfo:
 def _stated_by_header(source: Source, label: str) -> MediaInfo | None:
     """Return what the header of a WAV or a FLAC counts; None of any other file, or where it does
     not."""
-    with _opened(source, label, "audio") as (container, stream):
+    with _open_stream(source, label, "audio") as (container, stream):
         rate, num_samples = int(stream.rate), int(stream.duration or 0)
         is_pcm = container.format.name == "wav" and stream.codec_context.name.startswith("pcm_")
         is_counted = stream.time_base == Fraction(1, rate or 1) and num_samples > 0
@@ -372,9 +372,9 @@ def _stated_by_header(source: Source, label: str) -> MediaInfo | None:
     return _sound_info(num_samples, rate, label)
 
 
-def _decode(source: Source, label: str) -> Iterator[tuple[Samples, int]]:
+def _decode_pieces(source: Source, label: str) -> Iterator[tuple[Samples, int]]:
     """Pieces ``[channels, n]`` with their rate, which is the same for all."""
-    with _opened(_local(source, label), label, "audio") as (container, stream):
+    with _open_stream(_to_local(source, label), label, "audio") as (container, stream):
         import av
 
         as_floats = av.AudioResampler(format="fltp")  # and an error where rate or channels change
@@ -383,7 +383,7 @@ def _decode(source: Source, label: str) -> Iterator[tuple[Samples, int]]:
                 yield np.asarray(piece.to_ndarray(), np.float32), int(piece.sample_rate)
 
 
-def _resampled(samples: Samples, rate: int, wanted: int) -> Samples:
+def _resample_mono(samples: Samples, rate: int, wanted: int) -> Samples:
     """Resample by FFmpeg, as torchcodec does, the first back end of transformers."""
     if rate == wanted:
         return samples

@@ -23,9 +23,9 @@ from packidx.errors import BadRecord, PackidxError
 from packidx.io import ranges, storage, urls
 from packidx.io.files import refuse_open_files
 from packidx.io.ranges import Extent
-from packidx.io.storage import unreadable
+from packidx.io.storage import unreadable_error
 from packidx.records.conversation import MediaInfo
-from packidx.records.media.paths import shortened
+from packidx.records.media.paths import clip_text
 from packidx.records.media.references import opened_kind
 
 MAX_PIXELS = 178_956_970  # Pillow's default limit for a decompression bomb: an error beyond it
@@ -55,7 +55,7 @@ def read_image(source: Source, label: str | None = None) -> bytes:
     """
     label = label or label_of(source)
     if isinstance(source, str) and urls.is_url(source):
-        with asked(source, label):
+        with name_store_errors(source, label):
             source = storage.read(source)
     file, _ = open_file(source, label)
     with file:
@@ -81,7 +81,7 @@ def open_file(source: Source, label: str) -> tuple[IO[bytes], int]:
         file = io.BytesIO(source.peek(0, source.nbytes)) if small else source.open()
         nbytes = source.nbytes
     elif urls.is_url(source):
-        with asked(source, label):
+        with name_store_errors(source, label):
             head = storage.read_range(source, 0, ranges.BLOCK)
             nbytes = storage.stat(source).nbytes if len(head) == ranges.BLOCK else len(head)
         blocks = ranges.blocks_of(source, nbytes, head=head)
@@ -104,7 +104,7 @@ def open_file(source: Source, label: str) -> tuple[IO[bytes], int]:
 
 
 @contextlib.contextmanager
-def asked(url: str, label: str) -> Iterator[None]:
+def name_store_errors(url: str, label: str) -> Iterator[None]:
     """Errors of a store: an object that is not there is a record's, all else is everybody's.
 
     Raises:
@@ -116,12 +116,12 @@ def asked(url: str, label: str) -> Iterator[None]:
     except (FileNotFoundError, IsADirectoryError):
         raise BadRecord("missing_media", f"{label} does not exist") from None
     except OSError as error:
-        raise unreadable(url, error) from error
+        raise unreadable_error(url, error) from error
 
 
 def label_of(source: Source, medium: str = "an image") -> str:
     """Return how errors name a medium."""
-    return repr(shortened(source)) if isinstance(source, str) else f"{medium} in the record"
+    return repr(clip_text(source)) if isinstance(source, str) else f"{medium} in the record"
 
 
 def image_info(source: Source, label: str | None = None) -> MediaInfo:
@@ -139,10 +139,10 @@ def image_info(source: Source, label: str | None = None) -> MediaInfo:
     label = label or label_of(source)
     file, nbytes = open_file(source, label)
     with file, _broken_media(label):
-        image = _identified(file, nbytes, label)
+        image = _open_identified(file, nbytes, label)
         width, height = image.size
         # That of a TIFF has its orientation applied already.
-        swapped = image.format != "TIFF" and _orientation(image) in _SWAPPED
+        swapped = image.format != "TIFF" and _read_orientation(image) in _SWAPPED
     if width < 1 or height < 1:
         raise BadRecord("broken_media", f"{label} has {height} x {width} pixels")
     return MediaInfo(width, height) if swapped else MediaInfo(height, width)
@@ -165,8 +165,8 @@ def open_image(source: Any, label: str | None = None) -> Image.Image:
         if not is_opened:
             # From memory: an image that waits to be decoded must not hold a file open.
             data = read_image(source, label)
-            image = _identified(io.BytesIO(data), len(data), label)
-        if _orientation(image) in range(2, 9):
+            image = _open_identified(io.BytesIO(data), len(data), label)
+        if _read_orientation(image) in range(2, 9):
             image = ImageOps.exif_transpose(image)
     return image
 
@@ -188,12 +188,12 @@ def _broken_media(label: str) -> Iterator[None]:
     except Exception as error:  # Pillow's decoders raise many kinds
         refuse_open_files(error)
         text = re.sub(r"<[^>]* at 0x[0-9a-f]+>", "file", str(error)) or type(error).__name__
-        raise BadRecord("broken_media", f"{label} cannot be decoded: {shortened(text)}") from None
+        raise BadRecord("broken_media", f"{label} cannot be decoded: {clip_text(text)}") from None
 
 
-def _identified(file: IO[bytes], nbytes: int, label: str) -> Image.Image:
+def _open_identified(file: IO[bytes], nbytes: int, label: str) -> Image.Image:
     """An image by its header; decoded if its end looks cut off."""
-    image = Image.open(file, formats=_formats())
+    image = Image.open(file, formats=_known_formats())
     at = file.tell()
     ends_well = _ends_well(image.format, file, nbytes)
     file.seek(at)
@@ -203,12 +203,12 @@ def _identified(file: IO[bytes], nbytes: int, label: str) -> Image.Image:
 
 
 @functools.cache
-def _formats() -> tuple[str, ...]:
+def _known_formats() -> tuple[str, ...]:
     Image.init()
     return tuple(name for name in _FORMATS if name in Image.OPEN)
 
 
-def _orientation(image: Image.Image) -> int:
+def _read_orientation(image: Image.Image) -> int:
     """The EXIF (or XMP) orientation, 1 to 8; 1 where there is none or it cannot be read."""
     try:
         # The base class's: PngImageFile.getexif decodes the pixels to look for late chunks.

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from packidx.errors import BadRecord
 from packidx.io import storage, urls
 from packidx.io.ranges import Extent
-from packidx.io.storage import reading
+from packidx.io.storage import raise_unreadable
 from packidx.records.conversation import Conversation, Media, MediaInfo, map_media
 from packidx.records.media.clips import (
     SHOWN,
@@ -26,10 +26,10 @@ from packidx.records.media.clips import (
 from packidx.records.media.images import MAX_PIXELS, image_info, label_of, open_image
 from packidx.records.media.paths import (
     MediaRoot,
+    clip_text,
     forget_databases,
     forget_paths,
-    resolve,
-    shortened,
+    resolve_reference,
 )
 from packidx.records.media.references import kind_of_name, opened_kind, refs_of
 
@@ -60,8 +60,8 @@ def media_info(media: Media, root: MediaRoot) -> MediaInfo:
     Answers about paths are remembered until `forget_media`.
 
     Raises:
-        BadRecord: as `resolve` and what reads a medium of its kind; ``bad_media`` where there is
-            nothing to look at, or where the record asks for a frame that is not there.
+        BadRecord: as `resolve_reference` and what reads its kind; ``bad_media`` if there
+            is nothing to look at, or if the record asks for a frame that is not there.
         MissingExtraError: PyAV is not installed.
     """
     ref, kind, stated = media.ref, media.kind, media.stated
@@ -83,13 +83,13 @@ def media_info(media: Media, root: MediaRoot) -> MediaInfo:
     elif isinstance(ref, bytes | Extent):
         info = KINDS[kind].info(ref)
     elif is_list:
-        info = frames_info([resolve(r, root) if isinstance(r, str) else r for r in ref])
+        info = frames_info([resolve_reference(r, root) if isinstance(r, str) else r for r in ref])
     elif not isinstance(ref, str):
         text = f"a medium ({kind}) without a path, bytes or all that stands for them"
         raise BadRecord("bad_media", text)
     elif ref.startswith("data:"):  # not remembered: it may be large
-        info = KINDS[kind].info(resolve(ref, root), label="a data: URI")
-    elif isinstance(answer := _answer(kind, ref, root), BadRecord):
+        info = KINDS[kind].info(resolve_reference(ref, root), label="a data: URI")
+    elif isinstance(answer := _read_info(kind, ref, root), BadRecord):
         raise BadRecord(answer.reason, answer.detail)
     else:
         info = answer
@@ -97,14 +97,14 @@ def media_info(media: Media, root: MediaRoot) -> MediaInfo:
 
 
 @functools.lru_cache(maxsize=1 << 17)
-def _answer(kind: str, ref: str, root: MediaRoot) -> MediaInfo | BadRecord:
+def _read_info(kind: str, ref: str, root: MediaRoot) -> MediaInfo | BadRecord:
     """Return what the header of a file says; that it is refused is remembered, too."""
     try:
         frames = frames_in(ref, root) if kind == "video" else None
         if frames is not None:
-            return frames_info([resolve(frame, root) for frame in frames])
+            return frames_info([resolve_reference(frame, root) for frame in frames])
         # The reference, not the path, goes into the detail: it is the same on every machine.
-        return KINDS[kind].info(resolve(ref, root), label=repr(shortened(ref)))
+        return KINDS[kind].info(resolve_reference(ref, root), label=repr(clip_text(ref)))
     except BadRecord as error:
         return error.with_traceback(None)
 
@@ -116,17 +116,21 @@ def frames_in(ref: Any, root: MediaRoot) -> list[str] | None:
     Raises:
         BadRecord: as `resolve`.
     """
-    path = resolve(ref, root) if isinstance(ref, str) and not ref.startswith("data:") else None
+    path = (
+        resolve_reference(ref, root)
+        if isinstance(ref, str) and not ref.startswith("data:")
+        else None
+    )
     if not isinstance(path, str) or urls.is_url(path) or not os.path.isdir(path):
         return None
-    with reading(path):
+    with raise_unreadable(path):
         names = [name for name in os.listdir(path) if kind_of_name(name) == "image"]
     stems = sorted({_NUMBER.sub("", os.path.splitext(name)[0]) for name in names})
     if len(stems) > 1:
-        text = f"the folder {shortened(ref)!r} holds images of several names, {stems!r:.80}"
+        text = f"the folder {clip_text(ref)!r} holds images of several names, {stems!r:.80}"
         raise BadRecord("bad_media", f"{text}: a video's frames differ in their numbers alone")
     names.sort(key=lambda name: ([int(digits) for digits in _NUMBER.findall(name)], name))
-    return [urls.join(ref, name) for name in names]
+    return [urls.join_path(ref, name) for name in names]
 
 
 def check_reference(media: Media, root: MediaRoot, *, exists: bool = False) -> None:
@@ -142,16 +146,16 @@ def check_reference(media: Media, root: MediaRoot, *, exists: bool = False) -> N
     for ref in refs_of(media) if frames is None else frames:
         if not isinstance(ref, str) or (media.kind == "image" and ref.startswith("data:")):
             continue
-        located = resolve(ref, root)
-        if exists and isinstance(located, str) and not _exists(located):
-            raise BadRecord("missing_media", f"{shortened(ref)!r} does not exist")
+        located = resolve_reference(ref, root)
+        if exists and isinstance(located, str) and not _has_file(located):
+            raise BadRecord("missing_media", f"{clip_text(ref)!r} does not exist")
 
 
 def forget_media() -> None:
     """Forget what is remembered of media by their paths: files may have changed since."""
-    _exists.cache_clear()
+    _has_file.cache_clear()
     forget_paths()
-    _answer.cache_clear()
+    _read_info.cache_clear()
     forget_databases()
 
 
@@ -186,7 +190,7 @@ class MediaOpener:
         ref = medium.ref
         frames = ref if isinstance(ref, list | tuple) else None
         if medium.kind == "video" and frames is None:
-            frames = frames_in(self._placed(ref), self._root)
+            frames = frames_in(self._move_reference(ref), self._root)
         if frames is not None:
             stated = {name: fact for name, fact in medium.stated.items() if name != "num_frames"}
             images = [self.reference("image", frame) for frame in frames]
@@ -209,15 +213,19 @@ class MediaOpener:
     def located_at(self, ref: Any) -> Any:
         """Return where a reference leads, through `moved` if it is absolute; anything else as it
         is."""
-        return resolve(self._placed(ref), self._root) if isinstance(ref, str) else ref
+        return (
+            resolve_reference(self._move_reference(ref), self._root)
+            if isinstance(ref, str)
+            else ref
+        )
 
-    def _placed(self, ref: Any) -> Any:
+    def _move_reference(self, ref: Any) -> Any:
         """A reference through `moved`, if it is an absolute one."""
         path = urls.local_path(ref) if isinstance(ref, str) else ""
         return self._moved(path) if os.path.isabs(path) or urls.is_url(path) else ref
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _exists(path: str) -> bool:
-    with reading(path):
+def _has_file(path: str) -> bool:
+    with raise_unreadable(path):
         return storage.is_file(path)

@@ -14,7 +14,7 @@ from typing import Any
 from packidx.errors import BadRecord, MissingExtraError, SourceError
 from packidx.io import storage, stores, urls
 from packidx.io.files import refuse_open_files
-from packidx.io.storage import reading
+from packidx.io.storage import raise_unreadable
 
 _SNAPSHOT = re.compile(r"(.*/(?:datasets|models|spaces)--[^/]+)/snapshots/[^/]+(?:/|$)", re.DOTALL)
 _WEB = ("http", "https", "ftp")  # of which media are downloaded first
@@ -41,7 +41,7 @@ ANYWHERE = MediaRoot(".", elsewhere=("/",))
 """Of records that the user hands over, and not a data set."""
 
 
-def resolve(ref: str, root: MediaRoot) -> str | bytes:
+def resolve_reference(ref: str, root: MediaRoot) -> str | bytes:
     """Return where a media reference leads.
 
     Args:
@@ -69,8 +69,8 @@ def resolve(ref: str, root: MediaRoot) -> str | bytes:
     in_database = _IN_DATABASE.fullmatch(path) if "::" in path else None
     path, key = (path, None) if in_database is None else in_database.groups()
     if not path or "\0" in path or len(path) > _LONGEST:  # looked up, it would cost or raise
-        raise BadRecord("missing_media", f"{shortened(ref)!r} is not a path")
-    path = urls.join(root.folder, path)
+        raise BadRecord("missing_media", f"{clip_text(ref)!r} is not a path")
+    path = urls.join_path(root.folder, path)
     if not urls.is_url(path):
         is_folder = key is not None and os.path.isdir(path)
         file = os.path.join(path, "data.mdb") if is_folder else path
@@ -80,26 +80,26 @@ def resolve(ref: str, root: MediaRoot) -> str | bytes:
         else:
             real = f"{_real_folder(folder)}/{name}"
         places = (root.folder, *root.elsewhere)
-        if any(is_inside(real, reach(place)) for place in places if not urls.is_url(place)):
-            return file if key is None else _value_in(file, key, repr(shortened(ref)))
-        raise _elsewhere(ref, file, root)
+        if any(is_inside(real, find_reach(place)) for place in places if not urls.is_url(place)):
+            return file if key is None else _value_in(file, key, repr(clip_text(ref)))
+        raise _outside_error(ref, file, root)
     try:
         urls.refuse_password(path)
     except SourceError as error:
         raise BadRecord("media_remote", str(error)) from None
-    url = urls.absolute(path)  # it has no links, so what ".." means is all there is to see
+    url = urls.to_absolute(path)  # it has no links, so what ".." means is all there is to see
     if not any(_is_below(url, place) for place in (root.folder, *root.elsewhere)):
-        raise _elsewhere(ref, url, root)
+        raise _outside_error(ref, url, root)
     if key is not None:
-        text = f"{shortened(ref)!r} is in a database in a store: copy the database to a disk"
+        text = f"{clip_text(ref)!r} is in a database in a store: copy the database to a disk"
         raise BadRecord("media_remote", text)
     return url
 
 
-def _elsewhere(ref: str, path: str, root: MediaRoot) -> BadRecord:
+def _outside_error(ref: str, path: str, root: MediaRoot) -> BadRecord:
     """Return the error of a reference that leads elsewhere, with the option to type for it."""
     if ref.partition("://")[0].lower() in _WEB:
-        text = f"{shortened(ref)!r} is not on this machine: download it first and refer to the file"
+        text = f"{clip_text(ref)!r} is not on this machine: download it first and refer to the file"
         return BadRecord("media_remote", text)
     reason, text = "media_remote", "is in an object store, which no record may choose"
     if not urls.is_url(ref):
@@ -107,9 +107,9 @@ def _elsewhere(ref: str, path: str, root: MediaRoot) -> BadRecord:
         reason = "media_outside_root"
     is_root = os.path.isabs(ref) and not root.stated and not urls.is_url(ref)
     option = "--media-root" if is_root else "--remote-media"
-    place = shortened(os.path.dirname(path if urls.is_url(path) else os.path.realpath(path)))
+    place = clip_text(os.path.dirname(path if urls.is_url(path) else os.path.realpath(path)))
     cure = f"allow it with {option} {place} if the data is trusted"
-    return BadRecord(reason, f"{shortened(ref)!r} {text}: {cure}")
+    return BadRecord(reason, f"{clip_text(ref)!r} {text}: {cure}")
 
 
 def is_inside(path: str, root: str) -> bool:
@@ -118,7 +118,7 @@ def is_inside(path: str, root: str) -> bool:
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def reach(folder: str) -> str:
+def find_reach(folder: str) -> str:
     """The real folder that what belongs to `folder` lies in: itself, or the repository whose
     snapshot in the Hub's cache it is in, where files are links to the repository's blobs."""
     match = _SNAPSHOT.match(os.path.abspath(folder))
@@ -130,7 +130,7 @@ _real_folder: Any = functools.lru_cache(maxsize=1 << 14)(os.path.realpath)
 
 def refuse_outside(path: str, folder: str) -> None:
     """Raise a SourceError where a file that a data set names leads out of its folder by a link."""
-    if not urls.is_url(path) and not is_inside(os.path.realpath(path), reach(folder)):
+    if not urls.is_url(path) and not is_inside(os.path.realpath(path), find_reach(folder)):
         raise SourceError(
             f"{path} leads out of {folder} by a link, to {os.path.realpath(path)}: if it is to be "
             "read, name it as a source yourself"
@@ -139,15 +139,15 @@ def refuse_outside(path: str, folder: str) -> None:
 
 def forget_paths() -> None:
     """Resolve links anew from now on."""
-    reach.cache_clear()
+    find_reach.cache_clear()
     _real_folder.cache_clear()
 
 
 def _is_below(url: str, above: str) -> bool:
-    return urls.is_url(above) and f"{url}/".startswith(urls.absolute(above).rstrip("/") + "/")
+    return urls.is_url(above) and f"{url}/".startswith(urls.to_absolute(above).rstrip("/") + "/")
 
 
-def shortened(text: str, limit: int = 200) -> str:
+def clip_text(text: str, limit: int = 200) -> str:
     """`text`, cut where it is too long for an error's detail."""
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
@@ -163,7 +163,7 @@ def check_places(
     """
     root = None if media_root is None else urls.local_path(os.fspath(media_root))
     if root is not None:
-        with reading(root):
+        with raise_unreadable(root):
             if not storage.is_folder(root):
                 raise SourceError(f"the media root {root} is not a folder: check the path")
     given = [remote_media] if isinstance(remote_media, str) else map(os.fspath, remote_media)

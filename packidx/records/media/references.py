@@ -111,7 +111,9 @@ def reference_of(entry: Any) -> Any:
             except (binascii.Error, ValueError):
                 raise BadRecord("bad_media", "a media entry's text is not base64") from None
     elif not isinstance(value, bytes | Extent) and opened_kind(value) is None:
-        raise BadRecord("bad_media", f"a media reference is {named(value)}, not a path or image")
+        raise BadRecord(
+            "bad_media", f"a media reference is {name_type(value)}, not a path or image"
+        )
     return value
 
 
@@ -191,7 +193,7 @@ def requests_of(kind: str, entry: Any) -> dict[str, Any]:
 
 def unsupported_option(kind: str, name: str, value: Any, fact: str, fix: str = "") -> BadRecord:
     """Return why a record is refused that asks for another medium than its file is."""
-    text = f"{kind} option {name} is {cut(value)}, but the {kind} {fact}: {fix}remove {name}"
+    text = f"{kind} option {name} is {clip_repr(value)}, but the {kind} {fact}: {fix}remove {name}"
     return BadRecord("unsupported_media_option", f"{text} with a --transform")
 
 
@@ -209,21 +211,23 @@ def stated_facts(entry: Mapping[str, Any], kind: str, reason: str) -> dict[str, 
     facts: dict[str, Any] = {}
     for name in _META[kind]:
         if (value := entry.get(name)) is not None and name in _RANGES:
-            facts[name] = integer(value, *_RANGES[name], name, reason)
+            facts[name] = check_integer(value, *_RANGES[name], name, reason)
     if ("height" in facts) != ("width" in facts):
         del facts["height" if "height" in facts else "width"]
     if kind == "video":
         for name in () if "num_frames" in facts else ("total_frames", "nframes"):
             if (value := entry.get(name)) is not None:
-                facts["num_frames"] = integer(value, *_RANGES["num_frames"], name, reason)
+                facts["num_frames"] = check_integer(value, *_RANGES["num_frames"], name, reason)
         if (rate := rate_of(entry, reason)) is not None:
             facts["fps"] = rate
         if (numbers := entry.get("frame_indices")) is not None:
             if not isinstance(numbers, list | tuple) or not numbers or None in numbers:
-                text = f"frame_indices is {cut(numbers)}, not a list of frame numbers, none null"
+                text = (
+                    f"frame_indices is {clip_repr(numbers)}, not a list of frame numbers, none null"
+                )
                 raise BadRecord(reason, text)
             limits = 0, 2**31 - 1, "a number in frame_indices", reason
-            facts["frame_indices"] = tuple(integer(number, *limits) for number in numbers)
+            facts["frame_indices"] = tuple(check_integer(number, *limits) for number in numbers)
     return facts
 
 
@@ -237,7 +241,7 @@ def rate_of(entry: Mapping[str, Any], reason: str) -> float | None:
     if value is None:
         return None
     if type(value) not in (int, float) or not 0 < value < math.inf:
-        raise BadRecord(reason, f"fps is {cut(value)}, not a positive number")
+        raise BadRecord(reason, f"fps is {clip_repr(value)}, not a positive number")
     return float(value)
 
 
@@ -256,24 +260,24 @@ def state_facts(meta: Any, media: Sequence[Media]) -> None:
         BadRecord: ``bad_meta``, it is of no known form, or is not of as many media.
     """
     if not isinstance(meta, OBJECT):
-        raise BadRecord("bad_meta", f"'mm_inputs_meta' is {named(meta)}, not an object")
+        raise BadRecord("bad_meta", f"'mm_inputs_meta' is {name_type(meta)}, not an object")
     for kind in LIST_KEYS:
         entries = meta.get(f"{kind}s_meta")
         if not isinstance(entries, list | tuple | None):
-            raise BadRecord("bad_meta", f"'{kind}s_meta' is {named(entries)}, not a list")
+            raise BadRecord("bad_meta", f"'{kind}s_meta' is {name_type(entries)}, not a list")
         own = [medium for medium in media if medium.kind == kind]
         if entries is not None and len(entries) != len(own):
             has = f"{len(entries)} entries but the record has {len(own)} {kind}(s)"
             raise BadRecord("bad_meta", f"'{kind}s_meta' has {has}")
         for medium, entry in zip(own, entries or (), strict=False):
-            facts = _entry(entry, kind)
+            facts = _read_meta(entry, kind)
             counted = {"n_tokens": facts["n_tokens"]} if "n_tokens" in facts else {}
             medium.stated = facts | medium.stated | counted
             if isinstance(medium.ref, list):  # which says it
                 medium.stated.pop("num_frames", None)
 
 
-def _entry(entry: Any, kind: str) -> dict[str, Any]:
+def _read_meta(entry: Any, kind: str) -> dict[str, Any]:
     is_pair = isinstance(entry, list | tuple) and len(entry) == 2  # a video's may be its size alone
     names = _META["image" if is_pair and kind == "video" else kind]
     if isinstance(entry, list | tuple) and len(names) - len(entry) in (0, 1):
@@ -281,7 +285,7 @@ def _entry(entry: Any, kind: str) -> dict[str, Any]:
     if entry is None:
         return {}
     if not isinstance(entry, OBJECT):
-        text = f"an entry of '{kind}s_meta' is {cut(entry)}, not [{', '.join(_META[kind])}]"
+        text = f"an entry of '{kind}s_meta' is {clip_repr(entry)}, not [{', '.join(_META[kind])}]"
         raise BadRecord("bad_meta", text)
     if kind != "video":
         return stated_facts(entry, kind, "bad_meta")
@@ -291,7 +295,7 @@ def _entry(entry: Any, kind: str) -> dict[str, Any]:
     facts, seconds = stated_facts(stated, "video", "bad_meta"), entry.get("duration")
     if seconds is not None and (type(seconds) not in (int, float) or not 0 <= seconds < math.inf):
         raise BadRecord(
-            "bad_meta", f"a video's duration is {cut(seconds)}, not a number of seconds"
+            "bad_meta", f"a video's duration is {clip_repr(seconds)}, not a number of seconds"
         )
     if seconds and "fps" in facts:
         facts.setdefault("num_frames", max(1, int(seconds * facts["fps"])))
@@ -306,7 +310,7 @@ def is_empty(value: Any) -> bool:
     return type(value) in _SIZED and not value
 
 
-def integer(value: Any, low: int, high: int, name: str, reason: str) -> int | None:
+def check_integer(value: Any, low: int, high: int, name: str, reason: str) -> int | None:
     """`value`, checked; None if it is not stated.
 
     Raises:
@@ -315,7 +319,9 @@ def integer(value: Any, low: int, high: int, name: str, reason: str) -> int | No
     if value is None:
         return None
     if type(value) is not int or not low <= value <= high:
-        raise BadRecord(reason, f"{name} is {cut(value)}, not an integer from {low} to {high}")
+        raise BadRecord(
+            reason, f"{name} is {clip_repr(value)}, not an integer from {low} to {high}"
+        )
     return value
 
 
@@ -353,7 +359,7 @@ _NAMES = {
 }
 
 
-def named(value: Any) -> str:
+def name_type(value: Any) -> str:
     """Return what `value` is, in JSON's words."""
     return _NAMES.get(type(value), type(value).__name__)
 
@@ -365,11 +371,11 @@ def text_of(value: Any, name: str) -> str:
         BadRecord: ``bad_turn``, it is not.
     """
     if not isinstance(value, str):
-        raise BadRecord("bad_turn", f"{name!r} is {named(value)}, not text")
+        raise BadRecord("bad_turn", f"{name!r} is {name_type(value)}, not text")
     return value
 
 
-def cut(value: Any) -> str:
+def clip_repr(value: Any) -> str:
     """`value` in an error's text, shortened."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
@@ -455,11 +461,11 @@ def media_in(value: Any, depth: int = 0) -> str | None:
     if isinstance(value, OBJECT) and value.keys() == {"bytes", "path"} and value["bytes"]:
         named = [media_in(value[name], depth + 1) for name in ("bytes", "path")]
         return named[0] or named[1] or "image"  # how `datasets` stores a medium
-    kinds = (media_in(item, depth + 1) for item in _items(value, depth))
+    kinds = (media_in(item, depth + 1) for item in _iter_items(value, depth))
     return next((kind for kind in kinds if kind is not None), None)
 
 
-def _items(value: Any, depth: int) -> Iterator[Any]:
+def _iter_items(value: Any, depth: int) -> Iterator[Any]:
     if depth >= _MAX_DEPTH:
         return iter(())
     if isinstance(value, OBJECT):
@@ -475,7 +481,7 @@ def _in_text(text: str, depth: int) -> str | None:
     may_hold = (dot and ending.lower() in _KINDS) or text.startswith(_BEGINNINGS)
     if not (may_hold or is_url or "<img>" in text):
         return None  # as nearly all are
-    if (inner := _json(text)) is not None:
+    if (inner := _parse_json(text)) is not None:
         return media_in(inner, depth + 1)
     if _IN_TEXT.search(text):
         return "image"
@@ -491,7 +497,7 @@ def _in_text(text: str, depth: int) -> str | None:
     return next((_KINDS[ending] for ending in endings if ending in _KINDS), None)
 
 
-def _json(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     """The list or object that a text is as JSON; None if it is none."""
     core = text.strip()
     if core[:1] + core[-1:] not in ("[]", "{}"):
@@ -505,9 +511,9 @@ def _json(text: str) -> Any:
 def texts_of(value: Any, depth: int = 0) -> list[str]:
     """All texts in a value, in order."""
     if isinstance(value, str):
-        inner = _json(value)
+        inner = _parse_json(value)
         return [value] if inner is None else texts_of(inner, depth + 1)
-    return [text for item in _items(value, depth) for text in texts_of(item, depth + 1)]
+    return [text for item in _iter_items(value, depth) for text in texts_of(item, depth + 1)]
 
 
 def content_in(value: Any, depth: int = 0) -> str | None:
@@ -522,7 +528,7 @@ def content_in(value: Any, depth: int = 0) -> str | None:
         return _ARTICLES.get(media_in(value) or "", "bytes")
     if (opened := opened_kind(value)) is not None:
         return _ARTICLES[opened]
-    inside = (content_in(item, depth + 1) for item in _items(value, depth))
+    inside = (content_in(item, depth + 1) for item in _iter_items(value, depth))
     is_list = isinstance(value, list | tuple) and any(isinstance(item, OBJECT) for item in value)
     return next(filter(None, inside), "objects" if is_list else None)
 

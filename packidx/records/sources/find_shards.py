@@ -21,9 +21,9 @@ from msgspec.structs import replace
 from packidx.errors import OptionError, SourceError
 from packidx.format.manifest import DEFAULT, Layout
 from packidx.io import cache, storage, urls
-from packidx.io.option_files import load_document, section
-from packidx.io.storage import reading, unreadable
-from packidx.records.containers.registry import KNOWN, container, required_kind
+from packidx.io.option_files import load_document, read_section
+from packidx.io.storage import raise_unreadable, unreadable_error
+from packidx.records.containers.registry import KNOWN, get_container, required_kind
 from packidx.records.media.paths import refuse_outside
 from packidx.records.shards import InputFile
 from packidx.records.sources import hub
@@ -65,7 +65,7 @@ def find_shards(
     Raises:
         OptionError, SourceError: an option, a file, a mix or a URL cannot be, or nothing is found.
     """
-    cache.forget()
+    cache.forget_stats()
     warnings = [] if warnings is None else warnings
     if isinstance(args, str | os.PathLike | DataSet):
         args = [args]
@@ -75,11 +75,11 @@ def find_shards(
             if isinstance(arg, DataSet):
                 found = _of_data_sets(f"source {arg.name!r}", [arg], layout, warnings)
             else:
-                found = _named(os.fspath(arg), layout, warnings)
+                found = _find_named(os.fspath(arg), layout, warnings)
         except OSError as error:  # of a store: files of this machine are looked for quietly
             place = arg.locations[0] if isinstance(arg, DataSet) else os.fspath(arg)
-            raise unreadable(error.filename or place, error) from error
-        storage.overlapped(_check, found)
+            raise unreadable_error(error.filename or place, error) from error
+        storage.map_overlapped(_check_shard, found)
         shards += found
     if not shards:
         raise SourceError("no source given: name a file of records, a mix, a glob or a folder")
@@ -87,7 +87,7 @@ def find_shards(
     layouts: dict[str, Layout] = {}
     for shard in shards:
         path = shard.path
-        real = urls.absolute(path) if urls.is_url(path) else os.path.realpath(path)
+        real = urls.to_absolute(path) if urls.is_url(path) else os.path.realpath(path)
         if real in seen:
             raise SourceError(f"{shard.uri} is the same file as {seen[real]}: name it only once")
         seen[real] = shard.uri
@@ -99,13 +99,13 @@ def find_shards(
     return shards
 
 
-def _named(arg: str, layout: Layout, warnings: list[str]) -> list[InputFile]:
+def _find_named(arg: str, layout: Layout, warnings: list[str]) -> list[InputFile]:
     """The shards of an argument, which may begin with a name for their source."""
-    if shards := _find(arg, layout, warnings):
+    if shards := _find_anywhere(arg, layout, warnings):
         return shards
     if named := _NAMED.fullmatch(arg):
         arg = named[2]
-        if shards := _find(arg, layout, warnings):
+        if shards := _find_anywhere(arg, layout, warnings):
             return [dataclasses.replace(shard, source=named[1]) for shard in shards]
     missing = "no such file"
     if storage.is_folder(_strip_scheme(arg)):
@@ -115,17 +115,19 @@ def _named(arg: str, layout: Layout, warnings: list[str]) -> list[InputFile]:
     raise SourceError(f"{arg}: {missing}; a source is a file ({KNOWN}), a mix, a glob or a folder")
 
 
-def _find(arg: str, layout: Layout, warnings: list[str], in_mix: bool = False) -> list[InputFile]:
+def _find_anywhere(
+    arg: str, layout: Layout, warnings: list[str], in_mix: bool = False
+) -> list[InputFile]:
     """The shards of what lies somewhere, or else of a data set of the Hub that has that name."""
     path = _strip_scheme(arg)
-    name = hub.named(path)
+    name = hub.parse_name(path)
     is_of_hub = name is not None and urls.is_url(path)
     shards = [] if is_of_hub else _find_at(arg, path, layout, warnings, in_mix)
     if shards or name is None or os.path.lexists(path):
         return shards
     if not is_of_hub and os.path.isdir(os.path.dirname(path)):
         return []  # a path of this machine
-    folder, places = hub.downloaded(arg, name)
+    folder, places = hub.download_files(arg, name)
     for source, place in places:
         found = _find_at(place, place, layout, warnings, in_mix)
         for shard in found:
@@ -162,7 +164,7 @@ def _find_at(
         if (mix := mix_in_file(name)) is None:
             if wanted:
                 return []
-            parent = os.path.basename(os.path.dirname(urls.absolute(name))) or "data"
+            parent = os.path.basename(os.path.dirname(urls.to_absolute(name))) or "data"
             source, uri = source_name(os.path.basename(name), parent), prefix + name
             shards.append(InputFile(uri, name, source, required_kind(uri, name), layout))
         elif in_mix:
@@ -186,28 +188,28 @@ def _of_data_sets(
         own, names = data_set.layout, ("columns", "tags", "delimiter", "pair", "ignore", "answers")
         own = replace(own, **{n: getattr(layout, n) for n in names if not getattr(own, n)})
         for location in data_set.locations:
-            found = _find(location, own, warnings, in_mix=True)
+            found = _find_anywhere(location, own, warnings, in_mix=True)
             if not found:
                 raise SourceError(f"{path}: {location} is not there, or has no data file in it")
             shards += [dataclasses.replace(shard, source=data_set.name) for shard in found]
     return shards
 
 
-def _check(shard: InputFile) -> None:
+def _check_shard(shard: InputFile) -> None:
     try:
         if urls.is_url(shard.path):
             cache.remembered_stat(shard.path)  # it is there
         elif not stat.S_ISREG(os.stat(shard.path).st_mode):
             raise SourceError(f"{shard.uri} is not a regular file: write its records to one")
     except OSError as error:
-        raise unreadable(shard.uri, error) from None
-    container(shard.container, shard.layout.delimiter)
+        raise unreadable_error(shard.uri, error) from None
+    get_container(shard.container, shard.layout.delimiter)
 
 
 def _strip_scheme(arg: str) -> str:
     """The path of a ``file://`` URL; of any other one, its one spelling."""
     urls.refuse_password(arg)
-    return urls.absolute(arg) if urls.is_url(arg) else urls.local_path(arg)
+    return urls.to_absolute(arg) if urls.is_url(arg) else urls.local_path(arg)
 
 
 # -- mixes -----------------------------------------------------------------------------------------
@@ -255,7 +257,7 @@ def mix_in_file(path: str) -> Any:
     name = os.path.basename(path)
     if _MIX.fullmatch(name) is None or not storage.is_file(path):
         return None
-    with reading(path):
+    with raise_unreadable(path):
         data = storage.read_range(path, 0, _MAX_BYTES + 1)
     if name.endswith(".json"):
         try:
@@ -301,7 +303,7 @@ def _data_set(path: str, name: str, given: Mapping[str, Any]) -> DataSet:
         if value not in (None, "") and not str(key).startswith("_") and key not in _NOT_READ
     }
     try:
-        entry = section(where, stated, _Entry)
+        entry = read_section(where, stated, _Entry)
         if not entry.file_name:
             hubs = [
                 f"{key} is {given[key]!r}, which is not here: " for key in _HUBS if key in given
@@ -316,7 +318,7 @@ def _data_set(path: str, name: str, given: Mapping[str, Any]) -> DataSet:
         layout = Layout(
             {name: own for name, own in columns.items() if name != own},
             dict(entry.tags),
-            _seen(folder, entry.media_dir) if entry.media_dir else None,
+            _place_below(folder, entry.media_dir) if entry.media_dir else None,
             entry.sample_ratio,
             entry.delimiter,
             entry.pair,
@@ -326,15 +328,15 @@ def _data_set(path: str, name: str, given: Mapping[str, Any]) -> DataSet:
     except OptionError as error:
         raise SourceError(f"{where}: {str(error).removeprefix(f'{where}: ')}") from None
     files = [entry.file_name] if isinstance(entry.file_name, str) else entry.file_name
-    places = [_seen(folder, file) for file in files]
+    places = [_place_below(folder, file) for file in files]
     for number, place in enumerate(places if entry.split else ()):
-        if storage.is_file(urls.join(place, "dataset_dict.json")):
-            places[number] = urls.join(place, str(entry.split))
-        elif place.startswith(hub.SCHEME) and hub.named(place) and "#" not in place:
+        if storage.is_file(urls.join_path(place, "dataset_dict.json")):
+            places[number] = urls.join_path(place, str(entry.split))
+        elif place.startswith(hub.SCHEME) and hub.parse_name(place) and "#" not in place:
             places[number] = f"{place}#{entry.split}"
     return DataSet(name, tuple(places), layout)
 
 
-def _seen(folder: str, location: str) -> str:
+def _place_below(folder: str, location: str) -> str:
     """Return a path that is given as seen from the folder of its mix."""
-    return location if "://" in location else urls.join(folder, location)
+    return location if "://" in location else urls.join_path(folder, location)

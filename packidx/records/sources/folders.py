@@ -26,9 +26,9 @@ from packidx.format.schema import LENGTHS_FORMAT
 from packidx.io import storage, urls
 from packidx.io.option_files import load_document
 from packidx.io.output_folder import read_json_object
-from packidx.io.storage import unreadable
+from packidx.io.storage import unreadable_error
 from packidx.records.containers.registry import JSON, SUFFIXES, ending_of, kind_of, required_kind
-from packidx.records.media.paths import is_inside, reach, refuse_outside
+from packidx.records.media.paths import find_reach, is_inside, refuse_outside
 from packidx.records.shards import InputFile
 
 ENERGON = ".nv-meta"
@@ -120,10 +120,10 @@ def _files_below(
     Yields:
         What to sort by, path below the folder, source, and True for a tar that Energon lists.
     """
-    top = os.path.basename(urls.absolute(folder)) or "data"
+    top = os.path.basename(urls.to_absolute(folder)) or "data"
     seen = set[str]()  # folders, which a link may lead back to
     for here, folders, files in storage.walk(folder):
-        below = _below(here, folder)
+        below = _relative_to(here, folder)
         real = here if urls.is_url(here) else os.path.realpath(here)
         if real in seen:
             folders.clear()
@@ -131,12 +131,12 @@ def _files_below(
         seen.add(real)
         entries = () if urls.is_url(here) else os.scandir(here)
         for entry in [each for each in entries if each.is_symlink() and each.name != ENERGON]:
-            if not is_inside(os.path.realpath(entry.path), reach(folder)):
+            if not is_inside(os.path.realpath(entry.path), find_reach(folder)):
                 (folders if entry.name in folders else files).remove(entry.name)
                 beside.append((_OUTSIDE, os.path.join(below, entry.name)))
         is_output = "snapshots" in folders and "windows" in folders
         if "manifest.json" in files:
-            stated = read_json_object(urls.join(here, "manifest.json"))
+            stated = read_json_object(urls.join_path(here, "manifest.json"))
             is_output = stated.get("format") == LENGTHS_FORMAT
         if is_output:  # a lengths table or an index, which lie beside data, not in it
             folders.clear()
@@ -144,12 +144,12 @@ def _files_below(
             folders.clear()
             for place, split in enumerate((splits if not below else None) or (_TRAIN,)):
                 source = (below or top) + (f"/{split}" if split != _TRAIN else "")
-                for number, tar in enumerate(_prepared(here, split)):
+                for number, tar in enumerate(_list_prepared(here, split)):
                     order = os.path.join(below, f"{place:03d}-{number:09d}")
                     yield order, os.path.join(below, tar), source, True
         elif _STATE in files:
             folders.clear()
-            for path in (os.path.join(below, name) for name in _saved(here)):
+            for path in (os.path.join(below, name) for name in _list_saved(here)):
                 yield path, path, below or top, False
         else:
             folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -163,7 +163,7 @@ def _files_below(
                     beside.append((_FORM, path))
 
 
-def _below(path: str, folder: str) -> str:
+def _relative_to(path: str, folder: str) -> str:
     """`path` as seen from `folder`; empty for that itself."""
     if urls.is_url(folder):
         return path.removeprefix(folder.rstrip("/")).strip("/")
@@ -171,7 +171,7 @@ def _below(path: str, folder: str) -> str:
     return "" if below == "." else below
 
 
-def _checked(listing: str, folder: str, names: Sequence[str]) -> list[str]:
+def _check_listed(listing: str, folder: str, names: Sequence[str]) -> list[str]:
     """Return names of files that a listing has.
 
     Raises:
@@ -184,24 +184,24 @@ def _checked(listing: str, folder: str, names: Sequence[str]) -> list[str]:
     return [*names]
 
 
-def _saved(folder: str) -> list[str]:
+def _list_saved(folder: str) -> list[str]:
     """The Arrow files of a folder that `datasets` saved, as its ``state.json`` lists them."""
-    path = urls.join(folder, _STATE)
+    path = urls.join_path(folder, _STATE)
     try:
         state = json.loads(storage.read(path))
         names = [os.fspath(entry["filename"]) for entry in state["_data_files"]]
         is_selection = bool(state.get("_indices_data_files"))
     except OSError as error:
-        raise unreadable(path, error) from None
+        raise unreadable_error(path, error) from None
     except (ValueError, KeyError, TypeError):
         text = f"{path} is not what `datasets` writes: save the data set again"
         raise SourceError(text) from None
     if is_selection:
         raise SourceError(f"{folder} is a selection: run flatten_indices() and save it again")
-    return _checked(path, folder, names)
+    return _check_listed(path, folder, names)
 
 
-def _prepared(folder: str, split: str) -> list[str]:
+def _list_prepared(folder: str, split: str) -> list[str]:
     """The tars of a split of Energon's, in the order in which the info lists them, as paths below
     the folder.
 
@@ -209,12 +209,12 @@ def _prepared(folder: str, split: str) -> list[str]:
         SourceError: the description cannot be read or understood, has no such split, names shards
             that it does not list, or leaves single samples out.
     """
-    info, value = _described(folder, (".info.json", ".info.yaml"))
+    info, value = _read_description(folder, (".info.json", ".info.yaml"))
     every = value.get("shard_counts") if isinstance(value, dict) else None
     if not isinstance(every, dict):
         raise SourceError(f"{info} has no shard_counts: run `energon prepare`, or name the tars")
-    names = _checked(info, folder, [*map(str, every)])
-    path, stated = _described(folder, ("split.yaml", "split.json"))
+    names = _check_listed(info, folder, [*map(str, every)])
+    path, stated = _read_description(folder, ("split.yaml", "split.json"))
     if stated is None and split == _TRAIN:
         return names
     shards = stated.get("split_parts") if isinstance(stated, dict) else None
@@ -243,18 +243,18 @@ def _prepared(folder: str, split: str) -> list[str]:
     return [name for name in names if name in taken - excluded]
 
 
-def _described(folder: str, names: tuple[str, ...]) -> tuple[str, Any]:
+def _read_description(folder: str, names: tuple[str, ...]) -> tuple[str, Any]:
     """The path and content of the first of Energon's files that is there, or of none."""
     path = ""
     for name in names:
-        path = urls.join(urls.join(folder, ENERGON), name)
+        path = urls.join_path(urls.join_path(folder, ENERGON), name)
         try:
             refuse_outside(path, folder)
             return path, load_document(name, storage.read(path))
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise unreadable(path, error) from None
+            raise unreadable_error(path, error) from None
         except ValueError as error:
             raise SourceError(f"{path} cannot be understood ({error}): write it again") from None
     return path, None

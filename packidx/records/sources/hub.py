@@ -43,7 +43,7 @@ class Name:
     """A path or glob in it, of an URL."""
 
 
-def named(arg: str) -> Name | None:
+def parse_name(arg: str) -> Name | None:
     """The data set of the Hub that `arg` may be the name of; None if it is no such name."""
     match = _NAME.fullmatch(arg)
     is_url = arg.startswith(SCHEME)
@@ -54,7 +54,7 @@ def named(arg: str) -> Name | None:
     return Name(repo, revision and urllib.parse.unquote(revision), config, wanted, below)
 
 
-def downloaded(arg: str, name: Name) -> tuple[str, list[tuple[str, str]]]:
+def download_files(arg: str, name: Name) -> tuple[str, list[tuple[str, str]]]:
     """Get what is named into the hub cache: files of splits that the README lists, or all of it.
 
     Returns:
@@ -65,7 +65,7 @@ def downloaded(arg: str, name: Name) -> tuple[str, list[tuple[str, str]]]:
         SourceError: it cannot be had, has no such config or split, or its README states more than
             which files these are.
     """
-    folder = _snapshot(arg, name, _CARDS if name.below is None else [name.below])
+    folder = _download_snapshot(arg, name, _CARDS if name.below is None else [name.below])
     name = replace(name, revision=os.path.basename(folder))  # wherever a branch goes meanwhile
     places = [("", name.below or "")]
     if name.below is None:
@@ -80,15 +80,15 @@ def downloaded(arg: str, name: Name) -> tuple[str, list[tuple[str, str]]]:
             for split in wanted
             for path in splits.get(split, ())
         ]
-        folder = _snapshot(arg, name, [path for _, path in places] or None)
-    places = [(source, urls.join(folder, path)) for source, path in places]
+        folder = _download_snapshot(arg, name, [path for _, path in places] or None)
+    places = [(source, urls.join_path(folder, path)) for source, path in places]
     files = [file for _, path in places for file in storage.glob(path)]
     if places and not (files and all(file.endswith(_WITH_MEDIA) for file in files)):
-        _snapshot(arg, name, None)  # with the media that a text may name
+        _download_snapshot(arg, name, None)  # with the media that a text may name
     return folder, places
 
 
-def _snapshot(arg: str, name: Name, paths: Sequence[str] | None) -> str:
+def _download_snapshot(arg: str, name: Name, paths: Sequence[str] | None) -> str:
     """The hub cache's folder of a data set, with the files, globs and folders at `paths`."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils.tqdm import disable_progress_bars

@@ -17,7 +17,7 @@ from transformers.video_utils import VideoMetadata
 
 from packidx.processor.assemble import ProcessorFiles
 from packidx.records.media.clips import Audio
-from packidx.records.read import parse
+from packidx.records.read import parse_record
 
 
 def real_length(processor: Any, files: ProcessorFiles, record: dict[str, Any]) -> int | None:
@@ -25,7 +25,7 @@ def real_length(processor: Any, files: ProcessorFiles, record: dict[str, Any]) -
 
     It is given text alone as its template reads it: as a string, or as a list.
     """
-    talk = parse(record)
+    talk = parse_record(record)
     assert files.template is not None
     messages = files.template.messages(talk)
     opened = Opened(processor)

@@ -21,7 +21,7 @@ from packidx.format.manifest import decode_json
 from packidx.format.step_log import STEP_LOG, part_name
 from packidx.index import Index, open_index
 from packidx.index.cost import pack_cost
-from packidx.permutation import permutation
+from packidx.permutation import draw_permutation
 from packidx.plan import plan_packs
 from packidx.plan.cost_model import DEFAULT_PRESET, PRESETS, parse_cost
 from packidx.plan.schedule import SCHEDULES, schedule_packs
@@ -210,7 +210,7 @@ def test_a_step_has_a_micro_step_of_every_stratum(
     steps: int, micro_steps: int, chunk: int, key: int
 ) -> None:
     """With one cost alone the cells are its quantiles, and the strata are runs of them."""
-    llm = permutation(steps * micro_steps * chunk, key).astype(np.float64) + 1
+    llm = draw_permutation(steps * micro_steps * chunk, key).astype(np.float64) + 1
     options: Packs = {"global_batch": micro_steps * chunk, "micro_steps": micro_steps, "key": key}
     order = schedule_packs("stratified", llm, np.zeros_like(llm), **options)
     places = (llm[order] - 1).astype(int).reshape(steps, micro_steps, chunk)
@@ -235,9 +235,9 @@ def test_what_fills_no_step_is_a_random_choice_at_the_end() -> None:
 
 def test_the_order_never_changes() -> None:
     """Snapshots are named by their options: the same must give the same order everywhere."""
-    llm = (permutation(200, 1) * 37 % 101 + 5) * 1e12
-    vit = (permutation(200, 2) % 40) * 1e12
-    shares = [permutation(200, 3) % 7, permutation(200, 4) % 90]
+    llm = (draw_permutation(200, 1) * 37 % 101 + 5) * 1e12
+    vit = (draw_permutation(200, 2) % 40) * 1e12
+    shares = [draw_permutation(200, 3) % 7, draw_permutation(200, 4) % 90]
     golden = {}
     for kind in SCHEDULES:
         options: Packs = {"global_batch": 24, "micro_steps": 4, "key": 7}

@@ -21,7 +21,7 @@ from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import FormatError, OptionError
 from packidx.format.lengths import Source
 from packidx.format.manifest import Unfit, decode_json
-from packidx.hashing import below
+from packidx.hashing import is_below_share
 from packidx.plan.options import number_text, read_number
 from packidx.plan.select.mixture import MAX_REPEATS, Mixture, SourceTotals, copies_of, sample_ratios
 from packidx.plan.select.rules import is_held_out
@@ -151,12 +151,12 @@ def test_copies_are_the_weight_and_one_more_below_its_fraction(
 def test_a_threshold_is_exact_to_the_last_bit() -> None:
     top = (1 << 64) - 1
     hashes = np.array([0, 1, top - 1, top], np.uint64)
-    assert below(hashes, Fraction(0)).tolist() == [False] * 4
-    assert below(hashes, Fraction(1)).tolist() == [True] * 4
-    assert below(hashes, Fraction(1, 1 << 64)).tolist() == [True, False, False, False]
-    assert below(hashes, Fraction(3, 1 << 65)).tolist() == [True, True, False, False]
-    assert below(hashes, Fraction(top, 1 << 64)).tolist() == [True, True, True, False]
-    assert below(hashes, Fraction(2 * top + 1, 1 << 65)).tolist() == [True] * 4
+    assert is_below_share(hashes, Fraction(0)).tolist() == [False] * 4
+    assert is_below_share(hashes, Fraction(1)).tolist() == [True] * 4
+    assert is_below_share(hashes, Fraction(1, 1 << 64)).tolist() == [True, False, False, False]
+    assert is_below_share(hashes, Fraction(3, 1 << 65)).tolist() == [True, True, False, False]
+    assert is_below_share(hashes, Fraction(top, 1 << 64)).tolist() == [True, True, True, False]
+    assert is_below_share(hashes, Fraction(2 * top + 1, 1 << 65)).tolist() == [True] * 4
 
 
 NAMES = st.none() | st.sampled_from(["", "web", "code", "Ä"])

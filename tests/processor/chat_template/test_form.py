@@ -15,7 +15,7 @@ from packidx.encode import ProcessorEncoder
 from packidx.encode.loading import load_processor
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.records.conversation import to_messages
-from packidx.records.read import parse
+from packidx.records.read import parse_record
 
 STRINGS = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 ADDED = STRINGS.replace("m.content", "m.content + ''")
@@ -58,8 +58,8 @@ def test_what_a_template_cannot_show_is_changed_and_told(
 ) -> None:
     template = ChatTemplate(source, empty_as_list=False)
     for _ in range(2):  # the second time from what was learned
-        assert template.render(parse(record)).text == text
-    told = template.changes(parse(record))
+        assert template.render(parse_record(record)).text == text
+    told = template.changes(parse_record(record))
     assert len(told) == len(changes)
     assert all(word.startswith(start) for word, start in zip(told, changes, strict=True))
 
@@ -75,13 +75,13 @@ def test_what_a_template_cannot_show_is_changed_and_told(
     ],
 )
 def test_a_records_messages_are_kept_as_they_are(messages: list[dict[str, Any]]) -> None:
-    assert to_messages(parse({"messages": messages, "tools": []})) == messages
-    assert parse({"messages": messages, "tools": []}).tools == []
+    assert to_messages(parse_record({"messages": messages, "tools": []})) == messages
+    assert parse_record({"messages": messages, "tools": []}).tools == []
 
 
 def test_a_placeholder_where_nothing_is_a_medium_is_text(qwen: Path) -> None:
     record = said("What is the <video> tag of <image>?")
-    talk = parse(record)
+    talk = parse_record(record)
     assert talk.has_literal and talk.turns[0].parts == (record["messages"][0]["content"],)
     loaded = AutoTokenizer.from_pretrained(qwen)
     ids = loaded.apply_chat_template(record["messages"], tokenize=True, return_dict=False)
@@ -94,15 +94,15 @@ def test_a_placeholder_where_nothing_is_a_medium_is_text(qwen: Path) -> None:
 )
 def test_a_placeholder_beside_what_may_be_a_medium_is_no_text(beside: dict[str, Any]) -> None:
     with pytest.raises(Exception, match=r"1 placeholder\(s\) for images but 0"):
-        parse(said("<image>") | beside)
+        parse_record(said("<image>") | beside)
     with pytest.raises(Exception, match=r"1 placeholder\(s\) for images but 0"):
-        parse(said("<image>"), has_media=True)
+        parse_record(said("<image>"), has_media=True)
 
 
 def test_a_template_may_ask_for_a_mediums_key_and_name_its_token() -> None:
     template = ChatTemplate(PARTS, {"image_token": "<IMG>"}, media_tokens={"image": "<IMG>"})
     image = {"type": "image", "image": "a.png"}
-    rendered = template.render(parse(said([image, *parts("a")])))
+    rendered = template.render(parse_record(said([image, *parts("a")])))
     assert rendered.text == "<user><IMG>a<assistant>b" and rendered.media == (6,)
 
 
@@ -176,7 +176,7 @@ def test_a_tools_response_is_not_trained_on(
         {"role": "tool", "content": "42", **answer},
         {"role": "assistant", "content": "Here."},
     ]
-    rendered = template.render(parse({"messages": messages}))
+    rendered = template.render(parse_record({"messages": messages}))
     assert [rendered.text[start:end] for start, end in rendered.label_spans] == expected
 
 

@@ -13,7 +13,7 @@ from transformers import Gemma3Processor
 
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.families import FAMILIES
-from packidx.records.read import parse
+from packidx.records.read import parse_record
 
 FAMILY = FAMILIES["Gemma3Processor"]
 
@@ -32,7 +32,7 @@ def test_newlines_merge_with_the_text_beside_an_image(tmp: Path) -> None:
     parts = [text, {"type": "image", "image": picture}, text]
     messages = [{"role": "user", "content": parts}]
     outputs = processor.apply_chat_template(messages, tokenize=True, return_dict=True)
-    ids, _ = family_talks.counted(ConversationCounter(files), parse({"messages": messages}))
+    ids, _ = family_talks.counted(ConversationCounter(files), parse_record({"messages": messages}))
     assert ids == outputs["input_ids"][0]
     assert files.tokenizer is not None
     merged = files.tokenizer.encode("\n\n\n", add_special_tokens=False).ids
@@ -50,7 +50,9 @@ def test_a_folder_cannot_switch_pan_and_scan_on(tmp: Path) -> None:
     picture = Image.new("RGB", (1600, 300))
     messages = [{"role": "user", "content": [{"type": "image", "image": picture}]}]
     outputs = loaded.apply_chat_template(messages, tokenize=True, return_dict=True)
-    ids, counts = family_talks.counted(ConversationCounter(files), parse({"messages": messages}))
+    ids, counts = family_talks.counted(
+        ConversationCounter(files), parse_record({"messages": messages})
+    )
     assert ids == outputs["input_ids"][0]
     assert counts.media.grid[:, 0].tolist() == [len(outputs["pixel_values"])] == [1]
     alone = loaded.image_processor([picture])["pixel_values"]

@@ -20,7 +20,7 @@ from reading import read_records
 from record_files import WRITERS, chats, zstd
 
 from packidx.errors import SourceError
-from packidx.records.shards import scan
+from packidx.records.shards import scan_shard
 
 
 class File(NamedTuple):
@@ -182,7 +182,7 @@ def test_no_cut_gives_a_shorter_table(kind: str, tmp_path: Path) -> None:
     for size in sorted({*range(0, len(data), max(1, len(data) // 25)), len(data) - 1}):
         path.write_bytes(data[:size])
         with pytest.raises(SourceError) as caught:
-            scan(str(path), kind)
+            scan_shard(str(path), kind)
         assert str(path) in str(caught.value)
 
 
@@ -199,7 +199,7 @@ def test_damaged_files_are_rows_or_an_error(kind: str, tmp_path: Path) -> None:
             harmed[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         Path(path).write_bytes(harmed)
         try:
-            result = scan(path, kind)
+            result = scan_shard(path, kind)
             rows = [raw for part in result.ranges for raw in read_records(path, part, kind)]
         except SourceError as error:
             assert path in str(error)

@@ -29,15 +29,15 @@ from packidx.records import shards
 from packidx.records.containers import lines as convert
 from packidx.records.containers.lines import cell_records, json_kind, list_records
 from packidx.records.containers.registry import KINDS, kind_of
-from packidx.records.read import parse
-from packidx.records.shards import scan
+from packidx.records.read import parse_record
+from packidx.records.shards import scan_shard
 
 RECORDS = chats(300)
 
 
 def everything(path: str, kind: str, layout: Layout | None = None) -> list[Row]:
     layout = layout or Layout()
-    result = scan(path, kind, layout)
+    result = scan_shard(path, kind, layout)
     rows = [raw for part in result.ranges for raw in read_records(path, part, kind, layout)]
     assert [raw.locator.row for raw in rows] == list(range(result.num_records))
     return rows
@@ -65,7 +65,7 @@ def test_a_kind_gives_the_same_conversations(
     path = write(tmp_path, kind, RECORDS)
     assert kind_of(path) == kind
     monkeypatch.setattr(shards, "TASK_BYTES", 9_000)
-    result = scan(path, kind)
+    result = scan_shard(path, kind)
     data = Path(path).read_bytes()
     digest = tar_digest(path) if kind == "tar" else hashlib.sha256(data).hexdigest()
     assert (result.nbytes, result.sha256) == (len(data), digest)
@@ -76,7 +76,7 @@ def test_a_kind_gives_the_same_conversations(
     assert [part.first_row for part in result.ranges] == [0, *ends[:-1]]
     assert ends[-1] == len(RECORDS)
     rows = everything(path, kind)
-    assert [parse(raw.data) for raw in rows] == [parse(record) for record in RECORDS]
+    assert [parse_record(raw.data) for raw in rows] == [parse_record(record) for record in RECORDS]
     addressed = kind in ("jsonl", "tar")
     assert all(
         (raw.locator.offset is not None) == (raw.locator.nbytes is not None) == addressed
@@ -126,7 +126,7 @@ def test_gzip_members_and_garbage(tmp_path: Path) -> None:
     assert outcomes(path, "jsonl.gz") == [{"a": 1}, {"a": 2}]
     path.write_bytes(members + b"garbage")
     with pytest.raises(SourceError, match=r"a\.jsonl\.gz.*broken"):
-        scan(str(path), "jsonl.gz")
+        scan_shard(str(path), "jsonl.gz")
 
 
 def test_a_replaced_file_is_read_anew(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_records_are_those_of_json(
     data = (frame[0] + text + frame[1]).encode()
     kind, holder = json_kind(io.BufferedReader(io.BytesIO(data)))
     assert kind == "json"
-    found = map(convert._encode, list_records(io.BufferedReader(io.BytesIO(data)), holder))
+    found = map(convert._encode_record, list_records(io.BufferedReader(io.BytesIO(data)), holder))
     for line, record in zip(found, records, strict=True):
         if isinstance(record, dict):
             assert json.dumps(orjson.loads(line)) == json.dumps(record)
@@ -232,7 +232,7 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     for kind in KINDS:
         path = str(tmp_path / f"none.{kind}")
         with pytest.raises(SourceError, match=r"none\."):
-            scan(path, kind)
+            scan_shard(path, kind)
         with pytest.raises(SourceError, match=r"none\."):
             read_row(path, 0, 0, 2, kind=kind)
 
@@ -262,7 +262,7 @@ def test_column_values_that_cannot_be_read_are_rows(tmp_path: Path) -> None:
     assert [outcome(raw.data) for raw in rows] == expected
     assert [by_row(path, "parquet", raw) for raw in rows] == expected
     with pytest.raises(SourceError, match="Invalid UTF8"):
-        scan(str(tmp_path / "x.arrow"), "arrow")
+        scan_shard(str(tmp_path / "x.arrow"), "arrow")
 
 
 def test_columns_hold_nulls_where_json_lacks_members(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ def test_several_columns_of_one_name(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "x.parquet")
     for kind in ("arrow", "parquet"):
         with pytest.raises(SourceError, match="several columns of the same name"):
-            scan(str(tmp_path / f"x.{kind}"), kind)
+            scan_shard(str(tmp_path / f"x.{kind}"), kind)
 
 
 @pytest.mark.slow
@@ -319,7 +319,7 @@ def test_memory_does_not_grow_with_the_file(
 
     def peak(count: int) -> int:
         path = write(tmp_path, kind, chats(count))
-        scan(path, kind)  # caches, imports
+        scan_shard(path, kind)  # caches, imports
         return min(read(path) for _ in range(3))  # what is collected late is not part of it
 
     def read(path: str) -> int:
@@ -327,7 +327,7 @@ def test_memory_does_not_grow_with_the_file(
         tracemalloc.start()
         before = pa.total_allocated_bytes()
         held = 0
-        for part in scan(path, kind).ranges:
+        for part in scan_shard(path, kind).ranges:
             for number, _ in enumerate(read_records(path, part, kind)):
                 if number % 50 == 0:
                     held = max(held, pa.total_allocated_bytes() - before)

@@ -11,7 +11,7 @@ import pytest
 from packidx import estimate_lengths
 from packidx.errors import SourceError
 from packidx.records.containers.lines import Converted
-from packidx.records.containers.registry import container
+from packidx.records.containers.registry import get_container
 
 
 def test_a_quote_that_is_not_closed_is_not_held(
@@ -21,7 +21,7 @@ def test_a_quote_that_is_not_closed_is_not_held(
     try:
         (tmp_path / "x.csv").write_bytes(b'a,b\n1,"' + b"x\n" * 5000)
         with pytest.raises(SourceError, match=r"x\.csv: a quote in the last lines up to line 50"):
-            container("csv").scan(str(tmp_path / "x.csv"))
+            get_container("csv").scan(str(tmp_path / "x.csv"))
     finally:
         csv.field_size_limit(limit)
 

@@ -35,7 +35,7 @@ from packidx import estimate_lengths
 from packidx.errors import BadRecord, SourceError
 from packidx.records import shards
 from packidx.records.conversation import Media
-from packidx.records.shards import scan
+from packidx.records.shards import scan_shard
 from packidx.records.sources.find_shards import find_shards
 
 
@@ -44,7 +44,7 @@ def estimate(source: Path | str, output: Path, **options: Any) -> Any:
 
 
 def everything(path: Path | str) -> list[Row]:
-    result = scan(str(path), "tar")
+    result = scan_shard(str(path), "tar")
     rows = [raw for part in result.ranges for raw in read_records(str(path), part, "tar")]
     assert [raw.locator.row for raw in rows] == list(range(result.num_records))
     return rows
@@ -164,7 +164,7 @@ def test_every_member_is_in_one_row(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("packidx.io.ranges._BUFFER", block)
         patch.setattr(shards, "TASK_BYTES", task_bytes)
-        ranges = scan(str(path), "tar").ranges
+        ranges = scan_shard(str(path), "tar").ranges
         if task_bytes == 1:
             assert len(ranges) == len(expected)
         found = outcomes(path)

@@ -15,7 +15,7 @@ from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn, to_messages
 from packidx.records.media.opener import media_info
 from packidx.records.media.paths import ANYWHERE
-from packidx.records.read import parse
+from packidx.records.read import parse_record
 
 QUESTION = "\n What is <b>this</b>?\t"
 EXPECTED = (
@@ -84,19 +84,19 @@ def turn_of(**members: Any) -> dict[str, Any]:
     ],
 )
 def test_dialects_parse_equal(record: dict[str, Any]) -> None:
-    assert parse(record) == Conversation(EXPECTED)
+    assert parse_record(record) == Conversation(EXPECTED)
 
 
 @pytest.mark.parametrize("parts", [[{"type": "text", "text": " A cat.\n"}], [" A cat.\n"]])
 def test_text_in_a_list_of_parts_is_told_from_a_string(parts: list[Any]) -> None:
     listed, string = (
-        parse({"messages": [{"role": "user", "content": content}]})
+        parse_record({"messages": [{"role": "user", "content": content}]})
         for content in (parts, " A cat.\n")
     )
     assert listed.turns[0].parts == string.turns[0].parts == (" A cat.\n",)
     assert to_messages(listed)[0]["content"] == [{"type": "text", "text": " A cat.\n"}]
     assert to_messages(string)[0]["content"] == " A cat.\n"
-    assert parse({"messages": to_messages(listed)}) == listed != string
+    assert parse_record({"messages": to_messages(listed)}) == listed != string
 
 
 def test_messages_round_trip() -> None:
@@ -107,7 +107,7 @@ def test_messages_round_trip() -> None:
         {"type": "text", "text": QUESTION},
         {"type": "image"},
     ]
-    assert parse({"messages": messages, "images": ["a.png", "b.png"]}).turns == EXPECTED
+    assert parse_record({"messages": messages, "images": ["a.png", "b.png"]}).turns == EXPECTED
 
 
 def test_tool_calls_are_kept() -> None:
@@ -117,7 +117,7 @@ def test_tool_calls_are_kept() -> None:
         {"role": "assistant", "content": None, "tool_calls": calls},
         {"from": "observation", "value": "42", "name": "f"},
     ]
-    parsed = parse({"messages": turns, "tools": '[{"name": "f"}]'})
+    parsed = parse_record({"messages": turns, "tools": '[{"name": "f"}]'})
     assert parsed.tools == [{"name": "f"}]
     assert to_messages(parsed)[1:] == [
         {"role": "assistant", "content": None, "tool_calls": calls},
@@ -132,7 +132,7 @@ def sized(height: int, width: int, **facts: float) -> dict[str, float]:
 def test_nemo_meta_states_sizes_and_tokens() -> None:
     meta = {"images_meta": [[20, 30], None, {"height": 4, "width": 5, "n_tokens": 7}]}
     record = user("<image><image><image>", images=["a", "b", "c"], mm_inputs_meta=meta)
-    parsed = parse({**record, "_text_tokens": 12})
+    parsed = parse_record({**record, "_text_tokens": 12})
     assert parsed.text_tokens == 12
     assert parsed.media == (
         Media("image", "a", sized(20, 30)),
@@ -149,7 +149,7 @@ def test_nemo_meta_states_frames_of_videos() -> None:
     }
     videos = ["a", "b", {"path": "c", "fps": 1}, "d", "e"]
     record = user("<image><video><video><video><video><video>", images=["i"], videos=videos)
-    parsed = parse({**record, "mm_inputs_meta": meta})
+    parsed = parse_record({**record, "mm_inputs_meta": meta})
     assert parsed.media == (
         Media("image", "i", sized(20, 30)),
         Media("video", "a", sized(20, 30, num_frames=100, fps=25.0)),
@@ -186,14 +186,14 @@ def test_nemo_meta_states_frames_of_videos() -> None:
     ],
 )
 def test_video_entries(entry: Any, expected: Media) -> None:
-    assert parse(user("<video>", videos=[entry])).media == (expected,)
+    assert parse_record(user("<video>", videos=[entry])).media == (expected,)
     if isinstance(entry, dict):
-        assert parse(user([{"type": "video", **entry}])).media == (expected,)
+        assert parse_record(user([{"type": "video", **entry}])).media == (expected,)
 
 
 def test_image_entries_state_sizes() -> None:
     entries = ["a.lmdb::k", {"path": "b.png", "height": 4, "width": 6, "n_tokens": 3}]
-    assert parse(user("<image><image>", images=entries)).media == (
+    assert parse_record(user("<image><image>", images=entries)).media == (
         Media("image", "a.lmdb::k"),
         Media("image", "b.png", sized(4, 6, n_tokens=3)),
     )
@@ -212,9 +212,9 @@ def test_image_entries_state_sizes() -> None:
 )
 def test_turns_say_whether_they_are_trained(key: str, value: Any, expected: bool | None) -> None:
     turn = {"role": "assistant", "content": "a", key: value, "name": "n"}
-    (parsed,) = parse({"messages": [turn]}).turns
+    (parsed,) = parse_record({"messages": [turn]}).turns
     assert parsed == Turn("assistant", ("a",), {"name": "n"}, expected)
-    meta = parse({"messages": [turn], "mm_inputs_meta": {}}).turns
+    meta = parse_record({"messages": [turn], "mm_inputs_meta": {}}).turns
     assert meta == (parsed,)
 
 
@@ -225,7 +225,7 @@ def test_function_calls_are_tool_calls() -> None:
         {"from": "observation", "value": "42"},
         {"from": "function_call", "value": '[{"name": "f"}, {"name": "g"}]'},
     ]
-    parsed = parse({"conversations": turns})
+    parsed = parse_record({"conversations": turns})
     assert [turn.role for turn in parsed.turns] == ["user", "assistant", "tool", "assistant"]
     assert to_messages(parsed)[1] == {
         "role": "assistant",
@@ -278,7 +278,7 @@ IMAGE = Media("image", "a.png")
 )
 def test_single_turn_tables(record: dict[str, Any], texts: list[Any]) -> None:
     before = repr(record)
-    parsed = parse({**record, "system": "s"})
+    parsed = parse_record({**record, "system": "s"})
     assert [turn.parts for turn in parsed.turns] == [("s",), *texts]
     roles = ["user", "assistant"] * (len(texts) // 2)
     assert [turn.role for turn in parsed.turns[1:]] == roles
@@ -286,30 +286,30 @@ def test_single_turn_tables(record: dict[str, Any], texts: list[Any]) -> None:
 
 
 def test_what_people_have_beside_turns() -> None:
-    image_first = parse({**user("q"), "image": "a.png", "system_prompt": "s"})
+    image_first = parse_record({**user("q"), "image": "a.png", "system_prompt": "s"})
     assert [turn.parts for turn in image_first.turns] == [("s",), (IMAGE, "q")]
     asked = user([{"type": "image"}, {"type": "text", "text": "q"}])["messages"]
     said = [{"role": "assistant", "content": "r"}]
-    parsed = parse({"prompt": said + asked, "completion": said, "images": ["a.png"]})
+    parsed = parse_record({"prompt": said + asked, "completion": said, "images": ["a.png"]})
     assert [turn.parts for turn in parsed.turns] == [("r",), (IMAGE, "q"), ("r",)]
     assert [turn.train for turn in parsed.turns] == [False, None, None]
-    assert parse({"prompt": "q", "completion": said}).turns[1].parts == ("r",)
+    assert parse_record({"prompt": "q", "completion": said}).turns[1].parts == ("r",)
     words = ("gpt", "chatgpt", "bing", "bard")
     turns = [{"from": word, "value": "r"} for word in words]
-    assert {turn.role for turn in parse({"conversations": turns}).turns} == {"assistant"}
+    assert {turn.role for turn in parse_record({"conversations": turns}).turns} == {"assistant"}
 
 
 @pytest.mark.parametrize("make", [list, tuple, np.array, pa.array, pa.scalar])
 def test_records_of_tokens(make: Any) -> None:
     record = {"input_ids": make([5, 0, 7]), "messages": [{"role": "user", "content": "hi"}]}
-    assert parse(record) == Conversation((), input_ids=[5, 0, 7])
-    labelled = parse({**record, "labels": make([-100, 0, 7]), "_text_tokens": 3})
+    assert parse_record(record) == Conversation((), input_ids=[5, 0, 7])
+    labelled = parse_record({**record, "labels": make([-100, 0, 7]), "_text_tokens": 3})
     assert labelled == Conversation((), 3, input_ids=[5, 0, 7], labels=[-100, 0, 7])
 
 
 def test_opened_images_know_their_size() -> None:
     image = Image.new("RGB", (30, 20))
-    (medium,) = parse(user("<image>", image=image)).media
+    (medium,) = parse_record(user("<image>", image=image)).media
     assert (medium.ref, media_info(medium, ANYWHERE)) == (image, MediaInfo(20, 30))
 
 
@@ -443,7 +443,7 @@ BAD: list[tuple[Any, str, str]] = [
 @pytest.mark.parametrize(("record", "reason", "words"), BAD)
 def test_bad_records_have_a_reason(record: Any, reason: str, words: str) -> None:
     with pytest.raises(BadRecord) as caught:
-        parse(record)
+        parse_record(record)
     assert caught.value.reason == reason
     assert words in caught.value.detail
 
@@ -474,7 +474,7 @@ _json = st.recursive(
 @given(_json)
 def test_any_json_parses_or_is_a_bad_record(record: Any) -> None:
     try:
-        parsed = parse(record)
+        parsed = parse_record(record)
     except BadRecord as error:
         assert error.reason
         assert error.detail
@@ -487,7 +487,7 @@ def test_any_json_parses_or_is_a_bad_record(record: Any) -> None:
 def test_text_around_placeholders_is_kept(pieces: list[str]) -> None:
     text = "".join(pieces).replace("<<image>>", "")  # which is refused
     count = text.count("<image>")
-    parsed = parse(user(text, images=[f"{number}.png" for number in range(count)]))
+    parsed = parse_record(user(text, images=[f"{number}.png" for number in range(count)]))
     parts = parsed.turns[0].parts
     assert "".join(part if isinstance(part, str) else "<image>" for part in parts) == text
     assert [medium.ref for medium in parsed.media] == [f"{n}.png" for n in range(count)]

@@ -9,7 +9,7 @@ import pytest
 from packidx.errors import BadRecord
 from packidx.format.manifest import DEFAULT
 from packidx.records.conversation import Media
-from packidx.records.read import parse
+from packidx.records.read import parse_record
 
 A, B = Media("image", "a.png"), Media("image", "b.png")
 IMAGE = {"image_name": "a.png", "matched_text_index": 1}
@@ -17,7 +17,7 @@ IMAGE = {"image_name": "a.png", "matched_text_index": 1}
 
 def parts(record: dict[str, Any]) -> tuple[Any, ...]:
     """What a document says."""
-    conversation = parse(record, DEFAULT)
+    conversation = parse_record(record, DEFAULT)
     assert conversation.is_document
     (turn,) = conversation.turns
     assert turn.role == "assistant"
@@ -59,7 +59,7 @@ def test_documents(record: dict[str, Any], expected: tuple[Any, ...]) -> None:
 )
 def test_what_is_wrong_with_them(record: dict[str, Any], reason: str, detail: str) -> None:
     with pytest.raises(BadRecord, match=detail) as caught:
-        parse(record, DEFAULT)
+        parse_record(record, DEFAULT)
     assert caught.value.reason == reason
 
 
@@ -80,5 +80,5 @@ def test_what_is_wrong_with_them(record: dict[str, Any], reason: str, detail: st
     ],
 )
 def test_which_of_several_things_a_record_is(record: dict[str, Any], expected: list[Any]) -> None:
-    conversation = parse(record, DEFAULT)
+    conversation = parse_record(record, DEFAULT)
     assert [turn.parts for turn in conversation.turns] == expected

@@ -11,7 +11,7 @@ import pytest
 from packidx import estimate_lengths
 from packidx.errors import BadRecord
 from packidx.format.manifest import Layout
-from packidx.records.read import parse
+from packidx.records.read import parse_record
 
 ASKED = [{"role": "user", "content": "Which?"}]
 GOOD = [{"role": "assistant", "content": "This."}]
@@ -64,7 +64,7 @@ VERDICTS = ("KTO", "unpaired")
 
 def taken(record: dict[str, Any], side: str, **layout: Any) -> list[tuple[str, str]]:
     """Role and text of the turns of a side."""
-    turns = parse(record, Layout(pair=side, **layout)).turns
+    turns = parse_record(record, Layout(pair=side, **layout)).turns
     return [
         (t.role, "".join(p if isinstance(p, str) else f"<{p.kind}>" for p in t.parts))
         for t in turns
@@ -176,13 +176,13 @@ def test_a_text_in_brackets_is_a_text() -> None:
 
 def test_what_a_record_states_of_its_text_is_of_no_side() -> None:
     record = {**PREFERENCES["TRL, texts"], "_text_tokens": 7}
-    assert parse(record, Layout(pair="chosen")).text_tokens is None
+    assert parse_record(record, Layout(pair="chosen")).text_tokens is None
 
 
 @pytest.mark.parametrize("record", PREFERENCES.values(), ids=PREFERENCES)
 def test_preference_data_is_refused_by_its_name(record: dict[str, Any]) -> None:
     with pytest.raises(BadRecord) as caught:
-        parse(record)
+        parse_record(record)
     assert caught.value.reason == "preference_data"
     assert any(f"{name!r}" in caught.value.detail for name in record)
     assert "which answer to train on" in caught.value.detail
@@ -207,7 +207,7 @@ def test_preference_data_is_refused_by_its_name(record: dict[str, Any]) -> None:
     ],
 )
 def test_columns_of_these_names_alone_are_no_preferences(record: dict[str, Any]) -> None:
-    parsed = parse(record)
+    parsed = parse_record(record)
     assert parsed.turns or parsed.input_ids
 
 

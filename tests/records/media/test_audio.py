@@ -17,7 +17,7 @@ from packidx.errors import BadRecord
 from packidx.records.media.clips import Audio, audio_info, resampled_length
 from packidx.records.media.opener import media_info
 from packidx.records.media.paths import MediaRoot
-from packidx.records.read import parse
+from packidx.records.read import parse_record
 
 FILES: list[tuple[str, dict[str, Any]]] = [
     ("a.wav", {"samples": 16001}),
@@ -120,10 +120,10 @@ def test_every_dialect_opens_the_same_sound(tmp_path: Path) -> None:
         records.append({"conversations": turns, "audio": entry})
     records.append({"audio": {"bytes": content, "path": None}, "text": "what is said"})
     for record in records:
-        [medium] = parse(record).media
+        [medium] = parse_record(record).media
         assert medium.kind == "audio"
         assert media_info(medium, root).num_samples == 4000, record
-        opened = parse(open_media(record, root))
+        opened = parse_record(open_media(record, root))
         assert isinstance(opened.media[0].ref, Audio), record
         assert len(opened.media[0].ref.waveform(16000)) == 4000
         assert len(opened.turns[0].parts) == (2 if "text" not in record else 1)

@@ -20,10 +20,10 @@ from packidx.records.media import opener
 from packidx.records.media.opener import (
     forget_media,
     media_info,
-    resolve,
+    resolve_reference,
 )
 from packidx.records.media.paths import MediaRoot
-from packidx.records.read import parse
+from packidx.records.read import parse_record
 
 
 def png(width: int = 30, height: int = 20, orientation: int = 0) -> bytes:
@@ -75,7 +75,7 @@ def test_sizes_and_images(root: Path, place: str) -> None:
             assert media_info(turned, MediaRoot(str(root), confined)) == MediaInfo(40, 10)
     record = {"messages": [{"role": "user", "content": "<image><image>"}]}
     record["images"] = [f"{place}::0001", {"path": f"{root}/{place}::a::b/é.png"}]  # type: ignore[assignment]
-    first, second = parse(open_media(record, MediaRoot(str(root), True))).media
+    first, second = parse_record(open_media(record, MediaRoot(str(root), True))).media
     assert (first.ref.size, second.ref.size) == ((30, 20), (10, 40))
     assert np.asarray(first.ref)[0, 0, 0] == 7
 
@@ -108,7 +108,7 @@ def test_references_that_lead_nowhere(root: Path, ref: str, confined: bool, reas
         assert str(root) not in caught.value.detail
     if reason == "media_outside_root":
         with pytest.raises(BadRecord, match="media_outside_root"):
-            resolve(ref, MediaRoot(str(root), confined))
+            resolve_reference(ref, MediaRoot(str(root), confined))
 
 
 def test_links_are_followed_to_what_is_allowed(root: Path) -> None:
@@ -122,7 +122,7 @@ def test_links_are_followed_to_what_is_allowed(root: Path) -> None:
 
 
 def size_in(root: str) -> tuple[int, int]:
-    opener._answer.cache_clear()
+    opener._read_info.cache_clear()
     info = media_info(Media("image", "in/x.lmdb::0001"), MediaRoot(root))
     return info.height, info.width
 

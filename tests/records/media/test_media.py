@@ -20,7 +20,7 @@ from packidx.records.media.images import image_info, open_image
 from packidx.records.media.opener import (
     forget_media,
     media_info,
-    resolve,
+    resolve_reference,
 )
 from packidx.records.media.paths import MediaRoot
 
@@ -150,7 +150,7 @@ def root(tmp_path: Path) -> Path:
 def test_paths_inside_the_root(root: Path, ref: str) -> None:
     for confined in (True, False):
         for spelled in (ref, f"{root}/{ref}", f"file://{root}/{ref}"):
-            path = resolve(spelled, MediaRoot(str(root), confined))
+            path = resolve_reference(spelled, MediaRoot(str(root), confined))
             assert os.path.samefile(path, root / ref)
 
 
@@ -158,16 +158,21 @@ def test_paths_inside_the_root(root: Path, ref: str) -> None:
     "ref", ["../root2/secret.png", "in/../../root2/secret.png", "link.png", "linked/secret.png"]
 )
 def test_paths_that_leave_the_root(root: Path, ref: str) -> None:
-    assert refused(resolve, ref, MediaRoot(str(root), True)).reason == "media_outside_root"
+    assert (
+        refused(resolve_reference, ref, MediaRoot(str(root), True)).reason == "media_outside_root"
+    )
     absolute = f"{root}/{ref}"
-    assert refused(resolve, absolute, MediaRoot(str(root), True)).reason == "media_outside_root"
+    assert (
+        refused(resolve_reference, absolute, MediaRoot(str(root), True)).reason
+        == "media_outside_root"
+    )
     place = root.parent / "root2"
     for spelled, option in ((ref, "--remote-media"), (absolute, "--media-root")):
-        refusal = refused(resolve, spelled, MediaRoot(str(root)))
+        refusal = refused(resolve_reference, spelled, MediaRoot(str(root)))
         assert refusal.reason == "media_outside_root"
         assert f"allow it with {option} {place} if the data is trusted" in refusal.detail
         allowed = MediaRoot(str(root), elsewhere=(str(place),))
-        assert os.path.exists(resolve(spelled, allowed))
+        assert os.path.exists(resolve_reference(spelled, allowed))
 
 
 @pytest.mark.parametrize(
@@ -184,7 +189,7 @@ def test_paths_that_leave_the_root(root: Path, ref: str) -> None:
 )
 def test_references_that_lead_nowhere(root: Path, ref: str, reason: str) -> None:
     for confined in (True, False):
-        assert refused(resolve, ref, MediaRoot(str(root), confined)).reason == reason
+        assert refused(resolve_reference, ref, MediaRoot(str(root), confined)).reason == reason
 
 
 def test_what_is_known_of_an_image(root: Path) -> None:
@@ -209,6 +214,6 @@ def test_relative_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: s
     (tmp_path / "sub").mkdir()
     monkeypatch.chdir(tmp_path)
     forget_media()
-    assert os.fspath(resolve("a.png", MediaRoot(root))) == os.path.join(root, "a.png")
+    assert os.fspath(resolve_reference("a.png", MediaRoot(root))) == os.path.join(root, "a.png")
     with pytest.raises(BadRecord, match="not inside the media root"):
-        resolve("../a.png", MediaRoot(root, False))
+        resolve_reference("../a.png", MediaRoot(root, False))

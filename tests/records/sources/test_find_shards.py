@@ -14,7 +14,7 @@ from packidx.errors import SourceError
 from packidx.records import shards
 from packidx.records.containers import lines as lines_module
 from packidx.records.containers.registry import KINDS
-from packidx.records.shards import scan, short_names
+from packidx.records.shards import scan_shard, short_names
 from packidx.records.sources.find_shards import find_shards
 
 BOM = b"\xef\xbb\xbf"
@@ -123,7 +123,7 @@ def test_scan_agrees_with_lines(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines_module, "SCAN_BLOCK", block)
         patch.setattr(shards, "TASK_BYTES", cut)
-        result = scan(path)
+        result = scan_shard(path)
     assert (result.nbytes, result.num_records) == (len(data), len(expected))
     assert result.sha256 == hashlib.sha256(data).hexdigest()
     found = []

@@ -16,8 +16,8 @@ from packidx.errors import SourceError
 from packidx.records.conversation import MediaInfo
 from packidx.records.media.opener import media_info
 from packidx.records.media.paths import MediaRoot
-from packidx.records.read import parse
-from packidx.records.shards import InputFile, scan
+from packidx.records.read import parse_record
+from packidx.records.shards import InputFile, scan_shard
 from packidx.records.sources.find_shards import find_shards
 
 datasets.disable_progress_bars()
@@ -67,7 +67,7 @@ def data() -> datasets.Dataset:
 
 
 def rows_of(shard: InputFile) -> list[dict[str, Any]]:
-    result = scan(shard.path, shard.container, shard.layout)
+    result = scan_shard(shard.path, shard.container, shard.layout)
     found = []
     for part in result.ranges:
         for raw in read_records(shard.path, part, shard.container, shard.layout):
@@ -81,8 +81,8 @@ def rows_of(shard: InputFile) -> list[dict[str, Any]]:
 
 def check(records: list[dict[str, Any]], first: int = 0) -> None:
     for number, record in enumerate(records, first):
-        expected = parse({"messages": chat(number), "images": ["x"] if number % 3 else []})
-        parsed = parse(record)
+        expected = parse_record({"messages": chat(number), "images": ["x"] if number % 3 else []})
+        parsed = parse_record(record)
         assert record["id"] == f"r{number}"
         assert [turn.role for turn in parsed.turns] == ["user", "assistant"]
         assert parsed.turns[1] == expected.turns[1]
@@ -92,7 +92,7 @@ def check(records: list[dict[str, Any]], first: int = 0) -> None:
         assert len(parsed.media) == len(expected.media) == (number % 3 != 0)
         for medium in parsed.media:
             assert media_info(medium, MediaRoot("/nowhere", True)) == MediaInfo(20, 10 + number)
-        for medium in parse(open_media(record, MediaRoot("/nowhere", True))).media:
+        for medium in parse_record(open_media(record, MediaRoot("/nowhere", True))).media:
             assert isinstance(medium.ref, Image.Image)
             assert medium.ref.size == (10 + number, 20)
 

@@ -82,7 +82,7 @@ def files(answer: Any) -> list[str]:
     ],
 )
 def test_names(arg: str, name: tuple[Any, ...]) -> None:
-    assert hub_names.named(arg) == hub_names.Name(*name)
+    assert hub_names.parse_name(arg) == hub_names.Name(*name)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_names(arg: str, name: tuple[Any, ...]) -> None:
      "s3://org/name", "hf://org/name", "org/", "org/name@x/y"],
 )  # fmt: skip
 def test_what_is_no_name(arg: str) -> None:
-    assert hub_names.named(arg) is None
+    assert hub_names.parse_name(arg) is None
 
 
 def test_a_split_is_read_at_the_commit_of_a_branch(hub: Hub, tmp_path: Path) -> None:

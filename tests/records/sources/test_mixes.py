@@ -15,8 +15,8 @@ from record_files import chats, write
 
 from packidx.errors import SourceError
 from packidx.format.manifest import Layout
-from packidx.records.read import parse
-from packidx.records.shards import InputFile, scan
+from packidx.records.read import parse_record
+from packidx.records.shards import InputFile, scan_shard
 from packidx.records.sources.find_shards import find_shards
 
 
@@ -41,7 +41,7 @@ def mix(path: Path, value: Any) -> str:
 
 
 def first_record(shard: InputFile) -> dict[str, Any]:
-    parts = scan(shard.path, shard.container, shard.layout).ranges
+    parts = scan_shard(shard.path, shard.container, shard.layout).ranges
     raw = next(read_records(shard.path, parts[0], shard.container, shard.layout))
     assert isinstance(raw.data, dict)
     return raw.data
@@ -91,7 +91,7 @@ def test_meta_files(folder: Path, name: str) -> None:
     assert first.media_root is not None
     assert Path(first.media_root).samefile(folder / "media")
     assert first.sample_ratio == 0.5
-    conversation = parse(first_record(shards[0]), shards[0].layout)
+    conversation = parse_record(first_record(shards[0]), shards[0].layout)
     assert [turn.role for turn in conversation.turns] == ["system", "user", "assistant"]
     image, video = conversation.media
     assert (image.kind, image.ref) == ("image", "a.png")
@@ -124,18 +124,18 @@ def test_llama_factory_formats(folder: Path) -> None:
         },
     }
     plain, stated = find_shards([mix(folder / "dataset_info.json", value)])
-    assert [turn.parts for turn in parse(first_record(plain), plain.layout).turns] == [
+    assert [turn.parts for turn in parse_record(first_record(plain), plain.layout).turns] == [
         ("a",),
         ("b",),
         ("Say\nhi",),
         ("hi!",),
     ]
     with pytest.raises(Exception, match="no_messages"):
-        parse(
+        parse_record(
             first_record(stated), stated.layout
         )  # it has a column of that name, and it is not a list
     (folder / "named.json").write_text(json.dumps([{k: named[k] for k in ("q", "a", "s")}]))
-    assert [turn.parts for turn in parse(first_record(stated), stated.layout).turns] == [
+    assert [turn.parts for turn in parse_record(first_record(stated), stated.layout).turns] == [
         ("Be kind.",),
         ("Say",),
         ("hi!",),
