@@ -9,7 +9,6 @@ import re
 import signal
 import sys
 from collections.abc import Iterator
-from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import requires
 from pathlib import Path
@@ -58,17 +57,6 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(module, cmd_name)
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that is named; of one that there is not, the error names the near one."""
-        name = args[0]
-        if name in _COMMANDS or ctx.resilient_parsing or name.startswith("-"):
-            return super().resolve_command(ctx, args)
-        near = get_close_matches(name, _COMMANDS, 1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        return ctx.fail(f"No such command {name!r}.{hint}")
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Names and lines of help, without importing a single command."""
         with formatter.section("Commands"):
@@ -100,17 +88,6 @@ def _list_environment() -> Iterator[tuple[str, str]]:
     ):
         if name != "packidx":  # in an extra made of others
             yield name, installed_version(name) or "not installed"
-    yield "GPU", _describe_gpu()
-
-
-def _describe_gpu() -> str:
-    try:
-        torch: Any = import_module("torch")
-    except Exception as error:  # a broken installation raises anything
-        return f"unknown: torch cannot be imported ({type(error).__name__})"
-    built = torch.version.cuda or getattr(torch.version, "hip", None)
-    named = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
-    return f"{', '.join(named) or 'none is visible'} (torch is built for {built or 'CPUs'})"
 
 
 @click.group(

@@ -18,14 +18,11 @@ Decorator = Callable[[Any], Any]
 
 
 def option_group(name: str, example: str, *options: Decorator | Mapping[str, str]) -> Decorator:
-    """Options below a heading of the help, with some of them as they are typed.
-
-    Args:
-        name: the heading.
-        example: what is typed.
-        options: decorators, or options as `option` declares them → their help.
-    """
-    listed = [declare_options(each) if isinstance(each, Mapping) else each for each in options]
+    """Options below a heading of the help, with an `example` of what is typed; `options` are
+    decorators, or options as `option` declares them → their help."""
+    listed: list[Decorator] = []
+    for each in options:
+        listed += [option(*pair) for pair in each.items()] if isinstance(each, Mapping) else [each]
     return cloup.option_group(name.capitalize(), *listed, help=f"for example: {example}")
 
 
@@ -65,11 +62,6 @@ def combine_options(*options: Decorator) -> Callable[[Command], Command]:
     return decorate_command
 
 
-def declare_options(options: Mapping[str, str]) -> Decorator:
-    """Several options as `option` declares them → their help."""
-    return combine_options(*(option(stated, help) for stated, help in options.items()))
-
-
 def output_option(what: str) -> Decorator:
     """``-o DIR``, which must be given; `what` is its help."""
     return option("-o --output DIR", what, required=True, type=click.Path())
@@ -81,12 +73,10 @@ def pairs_option(
     """An option that may be repeated, the command's argument: a dict of its words.
 
     Args:
-        stated: as of `option`: ``--column columns NAME=FIELD``.
-        what: its help.
+        stated: as of `option`: ``--column columns NAME=FIELD``; `what` is its help.
         meaning: the form in words, for the error.
         read: what becomes of a word.
     """
-
     name, _, form = stated.split()
 
     def pairs_of(context: Any, parameter: Any, values: tuple[str, ...]) -> dict[str, Any]:

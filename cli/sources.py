@@ -11,16 +11,8 @@ from packidx.format.terms import ANSWERS, COLUMNS, PAIR_SIDES, TAGS
 from packidx.inspect.facts import verified_facts
 from packidx.words import format_count, number_of
 
-from .options import (
-    Decorator,
-    combine_options,
-    declare_options,
-    option,
-    pairs_option,
-    settings_option,
-    trust_option,
-)
-from .show.console import print_facts, print_line, print_rows, print_warnings, with_parts
+from .options import Decorator, combine_options, option, pairs_option, settings_option, trust_option
+from .show import console
 
 if TYPE_CHECKING:
     from packidx.estimate.api import LengthsSummary
@@ -29,12 +21,9 @@ if TYPE_CHECKING:
 _Examples = Mapping[tuple[str, str], tuple[str, str]]
 
 
-_SOURCES = "SOURCE..."
-
-
-def sources_argument(metavar: str = _SOURCES) -> Decorator:
-    """The sources of a command; `pack --from` does without."""
-    return click.argument("sources", metavar=metavar, nargs=-1, required=metavar == _SOURCES)
+def sources_argument(metavar: str = "SOURCE...") -> Decorator:
+    """The sources of a command."""
+    return click.argument("sources", metavar=metavar, nargs=-1, required=True)
 
 
 def processor_option(required: bool = False) -> Decorator:
@@ -75,7 +64,10 @@ _how = {
     "and in training.",
 }
 how_options = combine_options(
-    processor_option(), settings_option(), trust_option, declare_options(_how)
+    processor_option(),
+    settings_option(),
+    trust_option,
+    *(option(stated, help) for stated, help in _how.items()),
 )
 """How a table is counted."""
 record_options = combine_options(
@@ -118,12 +110,8 @@ record_options = combine_options(
 
 
 def print_sources(sources: Sequence[Mapping[str, Any]], examples: _Examples) -> None:
-    """Per source what is usable and what is not, by reason, commonest first.
-
-    Args:
-        sources: ``name``, ``num_samples``, ``num_rejected`` and ``rejected`` (rows by reason).
-        examples: source and reason -> a record and what is wrong with it.
-    """
+    """Per source what is usable and what is not, by reason, commonest first, with `examples`:
+    source and reason -> a record and what is wrong with it."""
     rows: list[dict[str, Any]] = []
     blank = {"for example": ""} if examples else {}
     for source in sources:
@@ -135,22 +123,7 @@ def print_sources(sources: Sequence[Mapping[str, Any]], examples: _Examples) -> 
             if example := examples.get((source["name"], reason)):
                 why["for example"] = ": ".join(example)
             rows.append(why)
-    print_rows(rows)
-
-
-_USES = ("used", "carried", "ignored", "not used")
-
-
-def print_columns(sources: Sequence[Mapping[str, Any]]) -> None:
-    """Per source its columns: used, carried along, ignored, and not used."""
-    rows = []
-    for source in sources:
-        if source["columns"]:
-            names: dict[str, list[str]] = {use: [] for use in _USES}
-            for name, use in sorted(source["columns"].items()):
-                names.setdefault(use, []).append(name)
-            rows.append({"source": source["name"]} | {use: ", ".join(names[use]) for use in _USES})
-    print_rows(rows)
+    console.print_rows(rows)
 
 
 def print_lengths(summary: LengthsSummary) -> None:
@@ -158,9 +131,9 @@ def print_lengths(summary: LengthsSummary) -> None:
     from packidx.estimate.summary import first_rejected
 
     state = "unchanged" if summary.existed else f"written in {summary.seconds:.1f} s"
-    facts = {"samples": with_parts(summary.num_samples, summary.methods)}
+    facts = {"samples": console.with_parts(summary.num_samples, summary.methods)}
     facts["tokens"] = format_count(summary.num_tokens)
-    facts["rejected"] = with_parts(summary.num_rejected, summary.rejected)
+    facts["rejected"] = console.with_parts(summary.num_rejected, summary.rejected)
     if summary.num_rejected:
         facts["rejected"] += f": see key, reason and detail in {summary.path}/part-*.parquet"
     usable = [each for each in summary.sources if each["num_samples"] > each["num_rejected"]]
@@ -179,12 +152,9 @@ def print_lengths(summary: LengthsSummary) -> None:
             facts["counted"] = f"{number_of(reused.num_counted, 'sample')} of {listed}"
     if summary.resumed_parts:
         facts["resumed"] = f"{summary.resumed_parts} of {summary.num_parts} parts were done before"
-    print_facts("Lengths", facts)
-    kinds = [
-        (source["name"], reason) for source in summary.sources for reason in source["rejected"]
-    ]
+    console.print_facts("Lengths", facts)
+    kinds = [(each["name"], reason) for each in summary.sources for reason in each["rejected"]]
     print_sources(summary.sources, first_rejected(summary.path, kinds) if kinds else {})
-    print_columns(summary.sources)
 
 
 def untrained_warnings(summary: LengthsSummary) -> list[str]:
@@ -200,37 +170,29 @@ def untrained_warnings(summary: LengthsSummary) -> list[str]:
 
 
 def print_hints(summary: LengthsSummary, options: Mapping[str, Any]) -> None:
-    """Warnings and hints on stderr, once the table is written.
-
-    Args:
-        summary: of the table.
-        options: of `estimate_lengths`.
-
-    Raises:
-        SourceError: too much of a source is rejected.
-    """
+    """Warnings and hints on stderr, once the table is written with `options` of `estimate_lengths`.
+    Raise a SourceError if too much of a source is rejected."""
     from packidx.estimate.summary import check_rejected, over_limit, read_limit, rejection_warnings
 
-    print_warnings(summary.warnings)
+    console.print_warnings(summary.warnings)
     if inexact := sum(number for name, number in summary.methods.items() if name != "exact"):
         text = f"{inexact:,} of {summary.num_samples:,} lengths are not exact (see column method)"
         if options.get("processor") is None and options.get("encode") is None:
             text += ": no processor is named, so packs will need a margin"
-        print_warnings([text])
-    print_warnings(untrained_warnings(summary))
+        console.print_warnings([text])
+    console.print_warnings(untrained_warnings(summary))
     if missing := summary.rejected.get("missing_media"):
         root = options.get("media_root")
         folder = f"in {root}" if root else "beside its shard, or in the media root of its mix"
-        print_line(
+        console.print_line(
             f"hint: media of {number_of(missing, 'record')} do not exist. Each path was looked for"
             f" {folder}; --media-root DIR names another folder.",
             err=True,
         )
     if not summary.rejected.keys().isdisjoint(("no_messages", "unknown_role")):
-        print_line(
-            "hint: docs/data.md lists the layouts, and how to name columns that hold one.", err=True
-        )
+        console.print_line("hint: docs/data.md lists layouts, and how to name columns.", err=True)
     share = read_limit(options.get("max_rejected"))
     over = over_limit(summary.sources, share)
-    print_warnings(rejection_warnings([source for source in summary.sources if source not in over]))
+    others = [source for source in summary.sources if source not in over]
+    console.print_warnings(rejection_warnings(others))
     check_rejected(summary.sources, share, summary.path)

@@ -18,6 +18,7 @@ command line.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,9 +26,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from packidx.digests import digest_parts
 from packidx.encode.imports import has_torch
-from packidx.errors import MissingExtraError, OptionError
+from packidx.errors import NotFoundInIndex, OptionError
 from packidx.estimate import LengthsSummary, estimate_lengths
 from packidx.format.manifest import Layout
 from packidx.index import Index
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 __all__ = ["PackSummary", "Recipe", "pack", "pack_recipe", "read_recipe"]
 
 SAMPLED = 16
-"""Samples that are encoded for real once a plan is made, unless a recipe says how many."""
-SECTIONS = ("sources", "estimate", "plan", "verify", "output")
+"""Samples that are encoded for real once a plan is made."""
+SECTIONS = ("sources", "estimate", "plan", "output")
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 Texts = Annotated[list[Text], msgspec.Meta(min_length=1)]
@@ -88,12 +88,6 @@ class Estimate(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     max_rejected: Text | int | float | None = None
 
 
-class Verify(msgspec.Struct, forbid_unknown_fields=True):
-    """The checks of a plan besides its structure."""
-
-    sample: Annotated[int, msgspec.Meta(ge=0)] | None = None
-
-
 @dataclass(frozen=True)
 class Recipe:
     """A recipe that has been checked."""
@@ -103,8 +97,6 @@ class Recipe:
     estimate: Mapping[str, Any]
     """Arguments of `estimate_lengths`."""
     plan: PlanOptions
-    num_sampled: int | None = None
-    """Samples that are encoded for real in the end; None leaves it to what is installed."""
     output: str | None = None
     """Folder or URL of lengths, index and report."""
     text: str = field(compare=False, kw_only=True)
@@ -112,23 +104,12 @@ class Recipe:
 
 
 def read_recipe(path: str) -> Recipe:
-    """The recipe in the file at `path`, which may be a URL.
-
-    Raises:
-        OptionError: it cannot be read, or says what cannot be understood; file and key are named.
-    """
+    """The recipe in the file at `path`, which may be a URL; an OptionError names file and key."""
     return recipe_of(read_options(path, "recipe"), path)
 
 
 def recipe_of(text: str, where: str) -> Recipe:
-    """The recipe that `text` is.
-
-    Args:
-        where: what errors call it.
-
-    Raises:
-        OptionError: it cannot be understood.
-    """
+    """The recipe that `text` is; an OptionError calls it `where`."""
     keys = ", ".join(f"{name}:" for name in SECTIONS)
     given = options_of(text, where, f"recipe: write {keys}")
     if unknown := given.keys() - set(SECTIONS):
@@ -158,8 +139,7 @@ def recipe_of(text: str, where: str) -> Recipe:
         words = str(error)
         raise OptionError(words if words.startswith(where) else f"{where}: {words}") from None
     estimate = read_section(f"{where}: estimate", given.get("estimate", {}), Estimate)
-    verify = read_section(f"{where}: verify", given.get("verify", {}), Verify)
-    return Recipe(sources, msgspec.to_builtins(estimate), planned, verify.sample, output, text=text)
+    return Recipe(sources, msgspec.to_builtins(estimate), planned, output, text=text)
 
 
 def _read_sources(where: str, given: Any) -> tuple[str | DataSet, ...]:
@@ -168,10 +148,8 @@ def _read_sources(where: str, given: Any) -> tuple[str | DataSet, ...]:
     if isinstance(given, list) and given and all(isinstance(each, str) and each for each in given):
         return tuple(given)
     if not isinstance(given, dict) or not given:
-        raise OptionError(
-            f"{where} is {given!r:.100}: give a file, glob or folder, a list of them, or names "
-            "with one each"
-        )
+        text = "give a file, glob or folder, a list of them, or names with one each"
+        raise OptionError(f"{where} is {given!r:.100}: {text}")
     _check_names(where, given)
     sources = []
     for name, stated in given.items():
@@ -190,42 +168,23 @@ def _check_names(where: str, given: Mapping[Any, Any]) -> None:
             raise OptionError(f"{where} has a name that YAML reads as {name}: put it in quotes")
 
 
-_ENDINGS = (".yaml", ".yml")
-
-
 def recipe_file(path: str) -> Recipe | None:
-    """The recipe at `path`; None if it is a source of records, or a mix of sources.
-
-    Raises:
-        OptionError: it is a recipe that cannot be understood, or another program's file.
-    """
-    if not path.lower().endswith(_ENDINGS):
+    """The recipe at `path`, or an OptionError; None if it is a source of records, or a mix of
+    sources."""
+    if not path.lower().endswith((".yaml", ".yml")):
         return None
     if not storage.is_file(path):
         if storage.glob(path):
             return None
         raise OptionError(f"{path} is not there: name a recipe, or the sources to pack")
-    try:
-        value = load_yaml(storage.read(path))
-    except (OSError, ValueError):
-        return read_recipe(path)  # which says what is wrong
-    if not isinstance(value, dict) or value.keys() & {"sources", "estimate"}:
-        return read_recipe(path)
-    if is_mix(value):
-        return None
-    raise OptionError(
-        f"{path} is not a recipe, which has {', '.join(f'{name}:' for name in SECTIONS)}, and "
-        "no mix "
-        "of data sets: what the file of another trainer says is written as docs/recipes.md has it"
-    )
+    with contextlib.suppress(OSError, ValueError):  # `read_recipe` says what is wrong
+        if is_mix(load_yaml(storage.read(path))):
+            return None
+    return read_recipe(path)
 
 
 def recipe_given(sources: Sequence[str], options: Mapping[str, Any], output: str) -> Recipe:
-    """The recipe that `options` of `packidx pack` make, checked as a file's is.
-
-    Raises:
-        OptionError: an option cannot be understood.
-    """
+    """The recipe that `options` of `packidx pack` make, checked as a file's is."""
     plan = {name: value for name, value in options.items() if name in OPTIONS}
     estimate = {name: value for name, value in options.items() if name not in OPTIONS}
     if "transform" in estimate and "seed" in plan:
@@ -236,7 +195,6 @@ def recipe_given(sources: Sequence[str], options: Mapping[str, Any], output: str
 
 
 RECIPE = "recipe.yaml"
-NOTE = "pack.json"
 REPORT = "report.html"
 Doing = Callable[[str], None]
 Source = str | os.PathLike[str]
@@ -251,8 +209,6 @@ class PackSummary:
     """``INDEX@ID``, as commands and readers take it."""
     lengths: LengthsSummary
     plan: PlanSummary
-    unchanged: bool = False
-    """All of it was there already, and was found to hold when it was made."""
     checks: Sequence[Check] = ()
     num_sampled: int = 0
     """Samples that this call has encoded for real."""
@@ -326,8 +282,7 @@ def pack_recipe(
         counted: is called with the lengths, before they are planned.
 
     Raises:
-        PackidxError: as `estimate_lengths` and `plan_packs`. What of `checks` does not hold is no
-            error here, and nothing is noted as finished then.
+        PackidxError: as `estimate_lengths` and `plan_packs`. A check that fails is no error here.
     """
     if not isinstance(recipe, Recipe):
         recipe = read_recipe(os.fspath(recipe))
@@ -337,9 +292,8 @@ def pack_recipe(
     folder, text = urls.local_path(place), recipe.text
     if not urls.is_url(folder) and os.path.exists(folder) and not os.path.isdir(folder):
         raise OptionError(f"output {folder} is a file: name a folder")
-    before = read_note(folder)
     if keep_recipe:
-        _check_recipe(folder, text, before)
+        _check_recipe(folder, text)
     lengths, index = urls.join_path(folder, "lengths"), urls.join_path(folder, "index")
     if recipe.plan.mix:
         _check_mix(recipe)
@@ -364,41 +318,29 @@ def pack_recipe(
         recipe=text,
         progress=doing,
     )
-    own = None if before is None else before.recipe
     if keep_recipe:
-        own = digest_parts(text.encode())
-        write_changed(urls.join_path(folder, RECIPE), text.encode())
+        storage.write(urls.join_path(folder, RECIPE), (plan.snapshot.recipe or text).encode())
     named = f"{index}@{plan.snapshot_id[:12]}"
     report = None if urls.is_url(folder) else os.path.join(folder, REPORT)
-    done = Done(plan.snapshot_id, num_sampled, own)
-    is_drawn = report is None or os.path.isfile(report)
-    unchanged = summary.existed and plan.existed and before == done and is_drawn
+    from packidx.inspect.report import write_report
+    from packidx.inspect.verify import verify_index
+
+    encoder = encoder_of(recipe.estimate) if num_sampled else None
+    transform = recipe.estimate.get("transform") if num_sampled else None
+    opened = open_index(named)
     checks: list[Check] = []
-    if not unchanged:
-        from packidx.inspect.verify import verify_index
-
-        encoder = encoder_of(recipe.estimate) if num_sampled else None
-        transform = recipe.estimate.get("transform") if num_sampled else None
-        opened = open_index(named)
-        for check in verify_index(
-            opened, encoder=encoder, transform=transform, num_sampled=num_sampled
-        ):
-            checks.append(check)
-            doing(f"verifying: {check.name}")
-        if report is not None:
-            from packidx.inspect.report import write_report
-
-            write_report(named, report, progress=doing)
-    if all(check.ok for check in checks):
-        write_changed(
-            urls.join_path(folder, NOTE), msgspec.json.format(msgspec.json.encode(done), indent=1)
-        )
+    for check in verify_index(
+        opened, encoder=encoder, transform=transform, num_sampled=num_sampled
+    ):
+        checks.append(check)
+        doing(f"verifying: {check.name}")
+    if report is not None:
+        write_report(named, report, progress=doing)
     return PackSummary(
         output=folder,
         index=named,
         lengths=summary,
         plan=plan,
-        unchanged=unchanged,
         checks=checks,
         num_sampled=sum(check.numbers.get("samples_encoded", 0) for check in checks),
         not_sampled=not_sampled,
@@ -407,11 +349,7 @@ def pack_recipe(
 
 
 def _check_mix(recipe: Recipe) -> None:
-    """Refuse a mix that names no source, before anything is counted.
-
-    Raises:
-        OptionError: a weight cannot be read, or names no source.
-    """
+    """Raise an OptionError for a mix that names no source, before anything is counted."""
     names = ("columns", "tags", "delimiter", "pair", "ignore", "answers")
     stated = {name: recipe.estimate[name] for name in names if name in recipe.estimate}
     if "ignore" in stated:
@@ -423,53 +361,34 @@ def _check_mix(recipe: Recipe) -> None:
             raise OptionError(f"mix gives {name!r} a weight, and no source is called so: {listed}")
 
 
-def _check_recipe(folder: str, text: str, before: Done | None) -> None:
-    """Raise an OptionError if there is a recipe that packidx has not written, or not so."""
+def _check_recipe(folder: str, text: str) -> None:
+    """Raise an OptionError if the output has a recipe that was changed since its plan was made."""
     path = urls.join_path(folder, RECIPE)
-    try:
-        there = storage.read(path)
-    except OSError:
+    if not storage.is_file(path) or (there := storage.read(path)) == text.encode():
         return
-    written_here = before is not None and before.recipe == digest_parts(there)
-    if there != text.encode() and not written_here:
-        raise OptionError(
-            f"{path} is another recipe: run `packidx pack {path}`, change it to what you want now, "
-            "or give another -o"
-        )
+    planned: str | None = None
+    with contextlib.suppress(NotFoundInIndex):
+        planned = open_index(urls.join_path(folder, "index")).snapshot.recipe
+    if planned is None or there != planned.encode():
+        raise OptionError(f"{path} was changed: run `packidx pack {path}`, or give another -o")
 
 
 def _count_sampled(recipe: Recipe, summary: LengthsSummary) -> tuple[int, str | None]:
     """Return how many samples are encoded for real in the end, and why none are."""
     estimate = recipe.estimate
-    by = estimate.get("processor") or estimate.get("encode")
-    wanted = SAMPLED if recipe.num_sampled is None else recipe.num_sampled
-    if not wanted:
-        return 0, "the recipe asks for none"
-    if by is None:
+    if not (estimate.get("processor") or estimate.get("encode")):
         return 0, "no processor is named"
     inexact = sum(number for method, number in summary.methods.items() if method != "exact")
     if inexact:
         return 0, f"{inexact:,} lengths are not exact, so some would differ"
     if estimate.get("processor") and not has_torch():
-        if recipe.num_sampled is None:
-            return 0, "torch is not installed here"
-        raise MissingExtraError(
-            "verify.sample encodes with the real processor: run pip install "
-            '"packidx[torch]", or leave it out of the recipe'
-        )
-    return wanted, None
+        return 0, "torch is not installed here"
+    return SAMPLED, None
 
 
 def encoder_of(asked: Mapping[str, Any], option: str = "encode") -> Any:
-    """Return the encoder that some arguments of `estimate_lengths` name.
-
-    Args:
-        asked: ``encode``, or ``processor`` and what goes with it.
-        option: what errors call ``encode``.
-
-    Raises:
-        PackidxError: it cannot be loaded.
-    """
+    """Return the encoder that some arguments of `estimate_lengths` name: ``encode``, which errors
+    call `option`, or ``processor`` and what goes with it."""
     if asked.get("encode"):
         return load_named(asked["encode"], option)
     from packidx.encode import ProcessorEncoder
@@ -484,16 +403,8 @@ def encoder_of(asked: Mapping[str, Any], option: str = "encode") -> Any:
 
 
 def encoder_of_plan(index: Index, asked: Mapping[str, Any]) -> Any:
-    """Return the encoder that ``--processor`` or ``--encode`` names; None if neither does.
-
-    Args:
-        index: says the labels, and the settings where `asked` has none.
-        asked: as of `encoder_of`.
-
-    Raises:
-        OptionError: both name one.
-        PackidxError: it cannot be loaded.
-    """
+    """Return the encoder that ``--processor`` or ``--encode`` names, labels as `index` has
+    them, and settings where `asked` has none; None if neither names one."""
     if asked["processor"] is not None and asked["encode"] is not None:
         raise OptionError("--processor and --encode both name the encoder: give one of them")
     if asked["processor"] is None and asked["encode"] is None:
@@ -502,32 +413,3 @@ def encoder_of_plan(index: Index, asked: Mapping[str, Any]) -> Any:
     settings = asked["processor_settings"] or (counted and counted.overrides)
     labels = counted and counted.labels
     return encoder_of({**asked, "processor_settings": settings, "labels": labels}, "--encode")
-
-
-class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A plan of which everything was found to hold.
-
-    Attributes:
-        snapshot_id: the plan.
-        num_sampled: samples that were encoded for real, each as long as planned.
-        recipe: digest of the ``recipe.yaml`` that was written here; None if none was.
-    """
-
-    snapshot_id: str
-    num_sampled: int
-    recipe: str | None
-
-
-def read_note(folder: str) -> Done | None:
-    """The note in `folder`, None if there is none that can be understood."""
-    try:
-        return msgspec.json.decode(storage.read(urls.join_path(folder, NOTE)), type=Done)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        return None
-
-
-def write_changed(path: str, data: bytes) -> None:
-    """A whole file, here or in a store; one of this content is left as it is."""
-    if storage.is_file(path) and storage.read(path) == data:
-        return
-    storage.write(path, data)

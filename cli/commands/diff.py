@@ -11,7 +11,7 @@ import click
 from packidx.words import number_of
 
 from ..options import json_option
-from ..show.console import print_facts, print_json, print_line, print_rows, show_status, with_parts
+from ..show import console
 
 Row = Mapping[str, Any]
 
@@ -32,39 +32,37 @@ def diff(a: str, b: str, as_json: bool) -> None:
     from packidx.inspect.diff import diff as compare
 
     one, two = open_index(a), open_index(b)
-    with show_status() as doing:
+    with console.show_status() as doing:
         doing("comparing plans")
         found = compare(one, two)
-    print_json(found) if as_json else _print_diff(found)
+    console.print_json(found) if as_json else _print_diff(found)
 
 
 def _print_diff(found: Row) -> None:
     names = {n.upper(): f"{found[n]['path']}@{found[n]['snapshot_id'][:12]}" for n in "ab"}
     if found["same"]:
-        print_line(f"the same plan: {' and '.join(names.values())}")
+        console.print_line(f"the same plan: {' and '.join(names.values())}")
         return
-    print_facts("Plans", names)
+    console.print_facts("Plans", names)
     tables = {what: found[what] for what in ("options", "lengths", "counts", "dropped")}
     for column in ("samples", "tokens"):
         of_sources = {name or "–": each[column] for name, each in found["sources"].items()}
         tables[f"{column} of source"] = of_sources
     for title, pairs in tables.items():
-        print_rows(
+        console.print_rows(
             {title: n, "A": _format_value(v["a"]), "B": _format_value(v["b"])}
             for n, v in pairs.items()
         )
     if (samples := found["samples"]) is None:
-        print_line(
-            "samples are not compared: the lengths differ, and keys are missing or not unique"
-        )
+        console.print_line("samples are not compared: the lengths differ, and keys are not unique")
         return
     facts = {
         "in both": f"{number_of(samples['in_both'], 'sample')}, matched by {samples['matched_by']}",
-        "gained, by state in A": with_parts(samples["gained"], samples["gained_from"]),
-        "lost, by state in B": with_parts(samples["lost"], samples["lost_to"]),
+        "gained, by state in A": console.with_parts(samples["gained"], samples["gained_from"]),
+        "lost, by state in B": console.with_parts(samples["lost"], samples["lost_to"]),
         "tokens differ": number_of(samples["tokens_differ"], "sample"),
     }
-    print_facts("Samples", facts)
+    console.print_facts("Samples", facts)
 
 
 def _format_value(value: Any) -> Any:

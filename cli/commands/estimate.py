@@ -12,7 +12,7 @@ import cloup
 from packidx.words import format_count
 
 from ..options import json_option, option, option_group, output_option, quiet_option, worker_options
-from ..show.console import print_json, print_line, print_marked_text, progress_bar
+from ..show import console
 from ..sources import (
     answer_options,
     how_options,
@@ -82,7 +82,7 @@ def estimate(
     read_limit(max_rejected)  # before the work is done
     if show is not None and options["processor"] is None and options["encode"] is None:
         raise click.UsageError("--show needs what makes the tokens: give --processor or --encode")
-    with progress_bar(quiet) as progress:
+    with console.progress_bar(quiet) as progress:
         summary = estimate_lengths(progress=progress, **options)
     samples = None
     if show is not None:
@@ -100,7 +100,7 @@ def estimate(
         document = dataclasses.asdict(summary) | {"warnings": warnings}
         if samples is not None:
             document["shown"] = samples
-        print_json(document)
+        console.print_json(document)
     else:
         print_lengths(summary)
         if samples is not None:
@@ -112,15 +112,19 @@ def print_samples(samples: Sequence[Mapping[str, Any]]) -> None:
     """Each sample: what it is called, how long it is, and its text."""
     for sample in samples:
         named = " ".join(filter(None, (sample[name] for name in ("source", "key"))))
-        print_line("")
+        console.print_line("")
         if sample["error"] is not None:
-            print_line(f"── {named}: cannot be built: {sample['error']}")
+            console.print_line(f"── {named}: cannot be built: {sample['error']}")
             continue
         labels, planned = sample["label_tokens"], ""
         trained = f"{format_count(labels)} trained" if labels else "NOTHING is trained"
         if sample["length"] != sample["planned_length"]:
             planned = f" ({format_count(sample['planned_length'])} by the table)"
-        print_line(f"── {named}: {format_count(sample['length'])} tokens{planned}, {trained}")
-        print_marked_text([(run["text"], run["trained"]) for run in sample["runs"]])
+        console.print_line(
+            f"── {named}: {format_count(sample['length'])} tokens{planned}, {trained}"
+        )
+        marks = {True: "⟦{}⟧", False: "{}"}
+        texts = [marks[run["trained"]].format(run["text"]) for run in sample["runs"]]
+        console.print_line("".join(texts), lines=True)
     if not samples:
-        print_line("no sample to show: every record was rejected")
+        console.print_line("no sample to show: every record was rejected")

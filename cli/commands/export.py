@@ -15,7 +15,7 @@ from ..options import (
     roots_option,
     workers_option,
 )
-from ..show.console import print_summary, print_warnings, progress_bar
+from ..show import console
 
 
 @click.group()
@@ -42,10 +42,10 @@ def energon(quiet: bool, as_json: bool, **options: Any) -> None:
     """
     from packidx.export.energon import export_energon
 
-    with progress_bar(quiet) as progress:
+    with console.progress_bar(quiet) as progress:
         summary = export_energon(progress=progress, **options)
-    print_summary("Exported for Megatron-Energon", summary, as_json)
-    print_warnings(summary.warnings)
+    console.print_summary("Exported for Megatron-Energon", summary, as_json)
+    console.print_warnings(summary.warnings)
 
 
 @export.command(short_help="Packs as the samples of new WebDataset tars.")
@@ -69,7 +69,7 @@ def wds(quiet: bool, as_json: bool, **options: Any) -> None:
     """
     from packidx.export.wds import export_wds
 
-    with progress_bar(quiet) as progress:
+    with console.progress_bar(quiet) as progress:
         summary = export_wds(progress=progress, **options)
-    print_summary("Exported", summary, as_json)
-    print_warnings(summary.warnings)
+    console.print_summary("Exported", summary, as_json)
+    console.print_warnings(summary.warnings)

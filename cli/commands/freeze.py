@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ..options import json_option, option, output_option
-from ..show.console import print_json, show_status
+from ..show import console
 from .plan import print_plan
 
 
@@ -24,10 +24,10 @@ def freeze(log: str, output: str, lengths: str | None, as_json: bool) -> None:
     """
     from packidx.plan.freeze import freeze_log
 
-    with show_status() as progress:
+    with console.show_status() as progress:
         summary = freeze_log(log, output, lengths=lengths, progress=progress)
     if as_json:
         facts: dict[str, Any] = {"snapshot_id": summary.snapshot_id, "path": summary.path}
-        print_json(facts | {"result": summary.manifest["result"]})
+        console.print_json(facts | {"result": summary.manifest["result"]})
     else:
         print_plan(summary)

@@ -10,7 +10,7 @@ from packidx.errors import FormatError
 from packidx.words import format_percent
 
 from ..options import json_option
-from ..show.console import print_json, print_line, print_rows
+from ..show import console
 
 if TYPE_CHECKING:
     from packidx.format.index import IndexManifest
@@ -30,16 +30,14 @@ def log(index: str, as_json: bool) -> None:
         try:
             snapshots.append(Index(newest.path, ident).snapshot)
         except FormatError as error:
-            print_line(f"warning: left out: {error}", err=True)
-    snapshots.sort(
-        key=lambda snapshot: (snapshot.created, snapshot.snapshot_id == head), reverse=True
-    )
+            console.print_line(f"warning: left out: {error}", err=True)
+    snapshots.sort(key=lambda each: (each.created, each.snapshot_id == head), reverse=True)
     if as_json:
         stated = [snapshot.to_json() for snapshot in snapshots]
         rows = [{key: each.get(key) for key in _KEYS} for each in stated]
-        print_json([row | {"head": row["snapshot_id"] == head} for row in rows])
+        console.print_json([row | {"head": row["snapshot_id"] == head} for row in rows])
     else:
-        print_rows(_to_row(snapshot, head) for snapshot in snapshots)
+        console.print_rows(_to_row(snapshot, head) for snapshot in snapshots)
 
 
 _KEYS = ("snapshot_id", "parent", "created", "lengths", "options", "result")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +14,7 @@ from packidx.errors import OptionError, VerificationError
 from packidx.words import number_of
 
 from ..options import json_option, option_group, quiet_option, split_mix, worker_options
-from ..show.console import (
-    escape_unseen,
-    print_facts,
-    print_json,
-    print_line,
-    print_text,
-    print_warnings,
-    progress_bar,
-    show_status,
-)
+from ..show import console
 from ..sources import (
     answer_options,
     how_options,
@@ -62,17 +52,13 @@ _PLANNED = ("capacity", "on_long", "mix", "global_batch", "seed")
 @option_group(
     "output",
     "-o packs/",
-    {
-        "-o --output DIR": "Folder for lengths, index and report.",
-        "--from from_index INDEX[@ID]": "Print the recipe that a plan was made by.",
-    },
+    {"-o --output DIR": "Folder for lengths, index and report."},
     json_option,
     quiet_option,
 )
 def pack(
     sources: tuple[str, ...],
     output: str | None,
-    from_index: str | None,
     workers: int | None,
     engine: str,
     as_json: bool,
@@ -91,18 +77,6 @@ def pack(
     """
     from ..startup import keep_freed_memory, spare_pandas
 
-    if from_index is not None:
-        from packidx.index import open_index
-
-        if sources:
-            raise click.UsageError("--from prints the recipe of a plan: leave the sources out.")
-        opened = open_index(from_index)
-        if (text := opened.snapshot.recipe) is None:
-            name = f"{opened.path}@{opened.id[:12]}"
-            raise OptionError(f"{name} was not made by a recipe: `packidx stats` has its options")
-        text = text.rstrip("\n") + "\n"  # another's, perhaps
-        print_text(escape_unseen(text, lines=True) if sys.stdout.isatty() else text)
-        return
     if options["transform"] is None and options["encode"] is None:  # who may want it
         spare_pandas()
     keep_freed_memory()
@@ -118,7 +92,7 @@ def pack(
             if not as_json and not summary.existed:
                 print_lengths(summary)
             print_hints(summary, recipe.estimate)
-            shown_status.append(shown.enter_context(show_status(quiet)))
+            shown_status.append(shown.enter_context(console.show_status(quiet)))
 
         made = pack_recipe(
             recipe,
@@ -126,22 +100,21 @@ def pack(
             workers=workers,
             engine=engine,
             keep_recipe=not is_file,
-            progress=shown.enter_context(progress_bar(quiet)),
+            progress=shown.enter_context(console.progress_bar(quiet)),
             doing=lambda words: shown_status[-1](words),
             counted=show_counted,
         )
     if as_json:
-        stated = {name: getattr(made, name) for name in ("output", "index", "unchanged")}
+        names = ("output", "index", "num_sampled", "report")
+        stated = {name: getattr(made, name) for name in names}
         stated |= {"lengths": dataclasses.asdict(made.lengths), "plan": made.plan.manifest}
-        stated["checks"] = [dataclasses.asdict(check) for check in made.checks]
-        print_json(stated | {"num_sampled": made.num_sampled, "report": made.report})
+        console.print_json(stated | {"checks": list(map(dataclasses.asdict, made.checks))})
     else:
-        _print_pack(made, recipe, sources[0] if is_file else None)
-    if not made.unchanged:
-        print_warnings(describe_waste(made.plan.snapshot))
-        if made.plan.existed and made.plan.snapshot.recipe != recipe.text:
-            kept = "was planned before, and keeps the recipe that it was planned by"
-            print_line(f"note: {made.index} {kept}", err=True)
+        _print_pack(made, recipe)
+    console.print_warnings(describe_waste(made.plan.snapshot))
+    if made.plan.existed and made.plan.snapshot.recipe != recipe.text:
+        kept = "was planned before, and keeps the recipe that it was planned by"
+        console.print_line(f"note: {made.index} {kept}", err=True)
     failed = [f"{check.name}: {check.detail}" for check in made.checks if not check.ok]
     if failed:
         raise VerificationError(f"{made.index} is not as it should be: {'; '.join(failed)}")
@@ -156,15 +129,10 @@ def _make_recipe(
     given = {name: value for name, value in options.items() if value not in (None, (), {})}
     if not given["trust_remote_code"]:
         del given["trust_remote_code"]
-    if not sources:
-        raise click.UsageError("Missing argument 'RECIPE|SOURCE...'.")
     if len(sources) == 1 and (recipe := recipe_file(sources[0])) is not None:
         if given:
             name = next(iter(given)).replace("_", "-")
-            raise OptionError(
-                f"{sources[0]} is a recipe, which holds all options: write {name} into it, "
-                "not on the command line"
-            )
+            raise OptionError(f"{sources[0]} is a recipe: write {name} into it")
         return recipe, True
     if output is None:
         raise click.UsageError("Missing option '-o' / '--output'.")
@@ -175,11 +143,7 @@ def _make_recipe(
     return recipe_given(sources, given, output), False
 
 
-def _print_pack(made: PackSummary, recipe: Recipe, path: str | None) -> None:
-    if made.unchanged:
-        of = path or f"{made.output}/recipe.yaml"
-        print_line(f"nothing changed: {made.index} is the plan of {of}")
-        return
+def _print_pack(made: PackSummary, recipe: Recipe) -> None:
     from packidx.index import open_index
     from packidx.inspect.verdict import plan_verdict
 
@@ -200,4 +164,4 @@ def _print_pack(made: PackSummary, recipe: Recipe, path: str | None) -> None:
     by = recipe.estimate.get("processor")
     encode = f'"{by}"' if by else "encode"
     facts["train"] = f'packidx.torch.PackedDataset("{made.index}", {encode}), see docs/training.md'
-    print_facts("Packed", facts)
+    console.print_facts("Packed", facts)

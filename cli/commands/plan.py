@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import shutil
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
@@ -16,7 +13,6 @@ import cloup
 from packidx.errors import FormatError
 from packidx.inspect.facts import result_facts
 from packidx.plan.options import DEFAULTS, GROUPS, OPTIONS, STRATEGIES, TYPES, command_line, to_flag
-from packidx.words import format_percent
 
 from ..options import (
     Decorator,
@@ -27,21 +23,14 @@ from ..options import (
     quiet_option,
     split_mix,
 )
-from ..show.console import (
-    print_facts,
-    print_json,
-    print_line,
-    print_rows,
-    print_warnings,
-    show_status,
-)
+from ..show import console
 
 if TYPE_CHECKING:
     from packidx.plan import PlanSummary
 
 
-def with_option(name: str, kind: type | None = None) -> Decorator:
-    """The option for a field of `PlanOptions`; `kind` where it is another one than the field's."""
+def with_option(name: str) -> Decorator:
+    """The option for a field of `PlanOptions`."""
     said, declared = OPTIONS[name], TYPES[name]
     kinds = get_args(declared) or (declared,)
     shown, default = said.shown_default, DEFAULTS[name]
@@ -57,7 +46,7 @@ def with_option(name: str, kind: type | None = None) -> Decorator:
         settings["shell_complete"] = lambda context, parameter, begun: [
             word for word in words if word.startswith(begun)
         ]
-        settings["type"] = kind or (str if str in kinds else kinds[0])
+        settings["type"] = str if str in kinds else kinds[0]
     return click.option(f"--{to_flag(name)}", **settings)
 
 
@@ -78,10 +67,7 @@ def _plan_options() -> Iterator[Decorator]:
         "of Ray on this machine.  [default: one]",
     )
     for name, example in _EXAMPLES.items():
-        # Several capacities are for a dry run.
-        options = [
-            with_option(field, str if field == "capacity" else None) for field in GROUPS[name]
-        ]
+        options = [with_option(field) for field in GROUPS[name]]
         yield option_group(name, example, *options, *([workers] if name == "scale" else []))
 
 
@@ -144,50 +130,17 @@ def plan(
         given = {**stated, **given}
         line = command_line(lengths or "LENGTHS", output or "INDEX", given)
         for note in (*notes, f"{config} is the same as {line}"):
-            print_line(f"note: {note}", err=True)
+            console.print_line(f"note: {note}", err=True)
     from packidx.index import open_index
     from packidx.index.described import describe_waste
     from packidx.index.order import State
     from packidx.plan import PlanOptions, plan_packs, preview_plan
 
-    capacities = _parse_capacities(given.pop("capacity", None), several=dry_run)
-    if capacities:
-        given["capacity"] = capacities[0]
-    if dry_run:
-        if resume:
-            raise click.UsageError("--dry-run and --continue cannot be combined.")
-        if lengths is None:
-            raise click.UsageError("Missing argument 'LENGTHS'.")
-        if not capacities:
-            raise click.UsageError("Missing option '--capacity': one, or several as 4096,8192.")
-        each = [PlanOptions(**{**given, "capacity": capacity}) for capacity in capacities]
-        with show_status(quiet) as doing:
-            tried = [
-                preview_plan(lengths, one, **_parse_workers(workers), progress=doing)
-                for one in each
-            ]
-        if as_json:
-            print_json([{"capacity": n.options.capacity} | n.result.to_json() for n in tried])
-        elif len(tried) == 1:
-            print_facts("Plan, not written", result_facts(tried[0]))
-        else:
-            print_rows(
-                {
-                    "capacity": capacity,
-                    "packs": snapshot.result.num_packs,
-                    "fill": format_percent(snapshot.result.fill, 3),
-                    "gap": snapshot.result.gap,
-                    "dropped": snapshot.result.num_dropped,
-                    "tokens lost": snapshot.result.num_tokens_lost,
-                    "strategy": ", ".join(snapshot.result.strategies),
-                }
-                for capacity, snapshot in zip(capacities, tried, strict=True)
-            )
-        return
-    earlier: dict[str, Any] = {}
+    if dry_run and resume:
+        raise click.UsageError("--dry-run and --continue cannot be combined.")
+    if output is None and not dry_run:
+        raise click.UsageError("Missing option '-o' / '--output'.")
     if resume is not None:
-        if output is None:
-            raise click.UsageError("--continue needs -o DIR, the index that was trained on.")
         try:
             with open(resume, "rb") as file:
                 state = json.load(file)
@@ -195,41 +148,34 @@ def plan(
             how = "save json.dumps(sampler.state_at(step))"
             raise FormatError(f"state {resume} is not JSON ({error}): {how}") from None
         index = open_index(f"{output}@{State.read(state).snapshot_id}")
-        earlier, lengths = {"resume": (index, state)}, lengths or index.snapshot.lengths.uri
+        lengths, given = lengths or index.snapshot.lengths.uri, given | {"resume": (index, state)}
     if lengths is None:
         raise click.UsageError("Missing argument 'LENGTHS'.")
-    if output is None:
-        raise click.UsageError("Missing option '-o' / '--output'.")
-    if not earlier:
+    if resume is None:
         if "capacity" not in given:
             raise click.UsageError("Missing option '--capacity'.")
         given = {"options": PlanOptions(**given)}
-    with show_status(quiet) as doing:
-        summary = plan_packs(
-            lengths, output, **earlier, **given, **_parse_workers(workers), progress=doing
-        )
+    planners = _parse_workers(workers)
+    if output is None or dry_run:
+        with console.show_status(quiet) as doing:
+            tried = preview_plan(lengths, given["options"], **planners, progress=doing)
+        if as_json:
+            console.print_json({"capacity": tried.options.capacity} | tried.result.to_json())
+        else:
+            console.print_facts("Plan, not written", result_facts(tried))
+        return
+    with console.show_status(quiet) as doing:
+        summary = plan_packs(lengths, output, **given, **planners, progress=doing)
     warnings = describe_waste(summary.snapshot)
     if as_json:
         facts = {"existed": summary.existed, "seconds": summary.seconds, "warnings": warnings}
-        print_json({**summary.manifest, **facts})
+        console.print_json({**summary.manifest, **facts})
     else:
         print_plan(summary)
-    print_warnings(warnings)
+    console.print_warnings(warnings)
     snapshot = summary.snapshot
     if snapshot.options.excluded and "excluded" not in snapshot.result.dropped:
-        print_line(f"note: none of the samples that are to be excluded is in {lengths}", err=True)
-
-
-def _parse_capacities(asked: str | int | None, *, several: bool) -> list[int]:
-    """The capacities that are asked for, one unless there may be several."""
-    parts = [] if asked is None else str(asked).split(",")
-    try:
-        if len(parts) < 2 or several:
-            return list(map(int, parts))
-        what = "an integer (several are for --dry-run)"
-    except ValueError:
-        what = "an integer, nor several as 4096,8192" if several else "an integer"
-    raise click.BadParameter(f"{asked!r} is not {what}", param_hint="'--capacity'")
+        console.print_line(f"note: none of the samples to exclude is in {lengths}", err=True)
 
 
 def _parse_workers(workers: str | None) -> dict[str, Any]:
@@ -238,7 +184,7 @@ def _parse_workers(workers: str | None) -> dict[str, Any]:
         return {"engine": "ray"}
     if workers is not None and not (workers.isascii() and workers.isdigit() and int(workers)):
         raise click.BadParameter(
-            f"{workers!r} is not a number from 1 on, nor ray", param_hint="'--workers'"
+            f"{workers!r} is no number above 0, nor ray", param_hint="--workers"
         )
     return {"workers": None if workers is None else int(workers)}
 
@@ -259,7 +205,5 @@ def print_plan(summary: PlanSummary) -> None:
     state = "exists already, HEAD points at it" if summary.existed else seconds
     facts["index"] = f"{output}@{ident[:12]} ({state})"
     query = "SELECT num_samples, count(*) AS packs FROM packs GROUP BY 1 ORDER BY 1"
-    called = sys.argv[0] if os.path.basename(sys.argv[0]) == "packidx" else "packidx"
-    program = "packidx" if shutil.which("packidx") else shlex.quote(called)
-    facts["try"] = f'{program} sql {shlex.quote(output)} "{query}"'
-    print_facts("Plan", facts)
+    facts["try"] = f'packidx sql {shlex.quote(output)} "{query}"'
+    console.print_facts("Plan", facts)

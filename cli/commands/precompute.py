@@ -18,14 +18,7 @@ from ..options import (
     trust_option,
     workers_option,
 )
-from ..show.console import (
-    print_facts,
-    print_json,
-    print_summary,
-    print_warnings,
-    progress_bar,
-    with_parts,
-)
+from ..show import console
 from ..sources import print_sources, processor_option, record_options, sources_argument
 
 
@@ -67,26 +60,26 @@ def precompute(quiet: bool, as_json: bool, images: bool, **options: Any) -> None
     from packidx.precompute import write_images
 
     if images:
-        with progress_bar(quiet) as progress:
+        with console.progress_bar(quiet) as progress:
             written = write_images(progress=progress, **options)
-        print_summary("Resized", written, as_json)
+        console.print_summary("Resized", written, as_json)
         return
-    with progress_bar(quiet) as progress:
+    with console.progress_bar(quiet) as progress:
         summary = run(progress=progress, **options)
     if as_json:
         warnings = [*summary.warnings, *rejection_warnings(summary.sources)]
-        print_json(dataclasses.asdict(summary) | {"warnings": warnings})
+        console.print_json(dataclasses.asdict(summary) | {"warnings": warnings})
     else:
         facts = {
-            "samples": with_parts(summary.num_samples, summary.methods),
+            "samples": console.with_parts(summary.num_samples, summary.methods),
             "tokens": format_count(summary.num_tokens),
-            "rejected": with_parts(summary.num_rejected, summary.rejected),
+            "rejected": console.with_parts(summary.num_rejected, summary.rejected),
             "files": format_count(summary.num_shards),
             "data set": f"{summary.path} (written in {summary.seconds:.1f} s)",
         }
         if summary.num_rejected:
             facts["rejected"] += ": left as they were"
-        print_facts("Precomputed", facts)
+        console.print_facts("Precomputed", facts)
         print_sources(summary.sources, {})
-    print_warnings(summary.warnings)
-    print_warnings(rejection_warnings(summary.sources))
+    console.print_warnings(summary.warnings)
+    console.print_warnings(rejection_warnings(summary.sources))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..options import json_option, option
-from ..show.console import print_json, print_line, show_status
+from ..show import console
 
 
 @click.command()
@@ -26,7 +26,7 @@ def push(
     """
     from packidx.inspect.hub import push_to_hub
 
-    with show_status() as progress:
+    with console.show_status() as progress:
         url = push_to_hub(
             index,
             repository,
@@ -36,6 +36,6 @@ def push(
             progress=progress,
         )
     if as_json:
-        print_json({"url": url})
+        console.print_json({"url": url})
     else:
-        print_line(f'pushed: {url}\nread it: PackedDataset("{url}", encode)', lines=True)
+        console.print_line(f'pushed: {url}\nread it: PackedDataset("{url}", encode)', lines=True)

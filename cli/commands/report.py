@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..options import option
-from ..show.console import print_line, show_status
+from ..show import console
 
 
 @click.command()
@@ -19,6 +19,6 @@ def report(path: str, output: str) -> None:
     """
     from packidx.inspect.report import write_report
 
-    with show_status() as doing:
+    with console.show_status() as doing:
         write_report(path, output, progress=doing)
-    print_line(f"written: {output}")
+    console.print_line(f"written: {output}")

@@ -17,7 +17,7 @@ import click
 from packidx.errors import OptionError, PackidxError
 
 from ..options import option, root_option
-from ..show.console import escape_unseen, print_line, print_text, show_status
+from ..show import console
 
 if TYPE_CHECKING:
     from packidx.inspect.sql import Asked
@@ -58,14 +58,13 @@ def sql(
 
     \b
     packidx sql index/ "SELECT source, count(*) FROM samples GROUP BY 1"
-    packidx sql index/ < queries.sql
     packidx sql index/
 
     The views are packs, samples, dropped, sources and steps (the packs in the order of training,
     as planned), and lengths and rejected if that table is still there; with --log also losses,
-    outliers and logged_steps. QUERY is a SELECT and sees these views alone. "-" reads queries from
-    stdin, each with its semicolon; so does a missing QUERY if stdin is not a terminal. Without any
-    query the columns are listed. From an object store only the tables that QUERY names are fetched.
+    outliers and logged_steps. QUERY is a SELECT and sees these views alone. Where there is no
+    terminal to ask at, the columns are listed. Of an object store only the tables that QUERY names
+    are fetched.
     """
     from packidx.inspect.sql import open_target as opened
 
@@ -77,20 +76,19 @@ def sql(
         raise OptionError(f"-o {output}: say what to write with --format, or end it in {known}")
     if kind == "parquet" and not output:
         raise click.UsageError("--format parquet needs -o FILE")
-    if output is not None and not (folder := Path(output).resolve().parent).is_dir():
-        raise OptionError(f"-o {output}: the folder {folder} does not exist")
-    with show_status():
+    path = None if output is None else Path(output).resolve()
+    if path is not None and not (path.is_file() if path.exists() else path.parent.is_dir()):
+        raise OptionError(f"-o {output}: name a regular file, in a folder that exists")
+    with console.show_status():
         asked = opened(index, roots, log)
 
-    def run_text(text: str, several: bool = True) -> None:
-        _run_queries(asked, text, kind, None if output is None else Path(output), timeout, several)
+    def run_text(text: str) -> None:
+        _run_query(asked, text, kind, path, timeout)
 
     if query is None and sys.stdin.isatty() and is_terminal:
         _ask_queries(asked, run_text)
-        return
-    is_read = query == "-" or (query is None and not sys.stdin.isatty())
-    text = (sys.stdin.read() if is_read else query or "").strip() or _ALL_COLUMNS
-    run_text(text, is_read and output is None)
+    else:
+        run_text((query or "").strip() or _ALL_COLUMNS)
 
 
 _ALL_COLUMNS = (
@@ -107,11 +105,11 @@ def _ask_queries(asked: Asked, run: Callable[[str], None]) -> None:
     """Ask for queries and `run` them, until Ctrl-D or ``quit``."""
     import readline  # noqa: F401  (which `input` then edits lines by)
 
-    print_line(f"{asked.title}: views are {', '.join(asked.names)}; {_HELP}")
+    console.print_line(f"{asked.title}: views are {', '.join(asked.names)}; {_HELP}")
     own: dict[str, Callable[[], None]] = {
-        ".tables": lambda: print_line("  ".join(asked.names)),
+        ".tables": lambda: console.print_line("  ".join(asked.names)),
         ".schema": lambda: run(_ALL_COLUMNS),
-        **dict.fromkeys(("help", ".help"), lambda: print_line(_HELP)),
+        **dict.fromkeys(("help", ".help"), lambda: console.print_line(_HELP)),
     }
     text = ""
     while True:
@@ -130,67 +128,47 @@ def _ask_queries(asked: Asked, run: Callable[[str], None]) -> None:
         except EOFError:
             break
         except KeyboardInterrupt:  # what was typed is given up
-            print_line("")
+            console.print_line("")
         except (PackidxError, OSError) as error:
-            print_line(str(error), err=True)
+            console.print_line(str(error), err=True)
         text = ""
 
 
-def _run_queries(
-    asked: Asked, text: str, kind: str, output: Path | None, timeout: int, several: bool
-) -> None:
-    """Write what queries return to a file or to stdout, up to the first that fails.
-
-    Args:
-        text: one query or, with `several`, queries with a semicolon behind each.
-        kind: ``'table'``, ``'csv'``, ``'json'`` or ``'parquet'``.
-        output: a file, replaced when the query has succeeded; None for stdout.
-        timeout: seconds of a query.
-
-    Raises:
-        OptionError: why there is no result.
-        FormatError, OSError: the index or table cannot be read.
-    """
+def _run_query(asked: Asked, text: str, kind: str, output: Path | None, timeout: int) -> None:
+    """Write what a query returns to a file, which is replaced when it has succeeded, or to stdout.
+    Raise an OptionError if there is no result."""
     import duckdb
 
-    from packidx.inspect.sql import (
-        connect_locked,
-        explain_failure,
-        one_select,
-        time_limit,
-        write_result,
-    )
+    from packidx.inspect import sql as inspected
 
-    is_new = output is not None and (output.is_file() or not output.exists())
     views = asked.views(text)
-    with (
-        tempfile.TemporaryDirectory(
-            prefix=".packidx-", dir=output.resolve().parent if output and is_new else None
-        ) as temporary,
-        contextlib.ExitStack() as stack,
-    ):
+    place = output.parent if output else None
+    with tempfile.TemporaryDirectory(prefix=".packidx-", dir=place) as temporary:
         result = os.path.join(temporary, "result")
         try:
-            connection = stack.enter_context(connect_locked(views, result))
-            listed = [text]
-            if several:
-                found = [each.query for each in connection.extract_statements(text)]
-                listed = found or [_ALL_COLUMNS]
-            for query in listed:
-                with show_status() as doing, time_limit(connection, timeout):
-                    doing("running the query")
-                    selected = one_select(connection, query)
-                    if kind == "table":
-                        shown = _draw_table(connection.sql(selected), output is None)
-                        Path(result).write_text(shown, encoding="utf-8")
-                    else:
-                        write_result(connection, selected, result, kind)
-                if output is not None and is_new:
-                    os.replace(result, output.resolve())
+            with (
+                inspected.connect_locked(views, result) as connection,
+                console.show_status() as doing,
+                inspected.time_limit(connection, timeout),
+            ):
+                doing("running the query")
+                selected = inspected.one_select(connection, text)
+                if kind == "table":
+                    shown = _draw_table(connection.sql(selected), output is None)
+                    Path(result).write_text(shown, encoding="utf-8")
                 else:
-                    _copy_result(result, output)
+                    inspected.write_result(connection, selected, result, kind)
         except (duckdb.Error, PackidxError) as error:
-            raise OptionError(explain_failure(error, text, views.absent)) from error
+            raise OptionError(inspected.explain_failure(error, text, views.absent)) from error
+        if output is not None:
+            os.replace(result, output)
+        elif sys.stdout.isatty():
+            lines = Path(result).read_text(encoding="utf-8").expandtabs(2)
+            console.print_text(console.escape_unseen(lines, lines=True))
+        else:
+            with open(result, "rb") as file:
+                shutil.copyfileobj(file, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
 
 
 def _draw_table(relation: Any, is_shown: bool) -> str:
@@ -199,16 +177,4 @@ def _draw_table(relation: Any, is_shown: bool) -> str:
     width = shutil.get_terminal_size((100, 24)).columns if is_narrow else _WIDE
     with contextlib.redirect_stdout(io.StringIO()) as shown:
         relation.show(max_rows=_MOST_ROWS, max_width=width)
-    return escape_unseen(shown.getvalue().rstrip("\n") + "\n", lines=True)
-
-
-def _copy_result(result: str, output: Path | None) -> None:
-    """Copy a result to stdout, or into a pipe or device."""
-    if output is None and sys.stdout.isatty():
-        text = Path(result).read_text(encoding="utf-8").expandtabs(2)
-        print_text(escape_unseen(text, lines=True))
-        return
-    with open(result, "rb") as file, contextlib.ExitStack() as stack:
-        out = sys.stdout.buffer if output is None else stack.enter_context(open(output, "wb"))
-        shutil.copyfileobj(file, out)
-        out.flush()
+    return console.escape_unseen(shown.getvalue().rstrip("\n") + "\n", lines=True)

@@ -12,7 +12,7 @@ import cloup
 from packidx.words import format_count
 
 from ..options import json_option, option_group
-from ..show.console import print_facts, print_json, print_line, print_rows, show_status
+from ..show import console
 
 
 @cloup.command()
@@ -73,25 +73,25 @@ def trace(
     if step is not None:
         traced = trace_step(opened, step, rank=rank, **options)
     else:
-        with show_status() as doing:
+        with console.show_status() as doing:
             doing("searching the samples")
             traced = trace_samples(opened, key=key, sample_id=sample_id, **options)
     if as_json:
-        print_json(traced)
+        console.print_json(traced)
         return
     known = ("epoch", "num_steps", "seed", "global_batch", "world_size", "rank")
     facts = {name.replace("_", " "): traced.get(name) for name in known}
     what = f"step {step}" if step is not None else f"key {key}" if key else f"sample {sample_id}"
     shown = {name: str(value) for name, value in facts.items() if value is not None}
-    print_facts(f"{traced['path']}@{traced['snapshot_id'][:12]}, {what}", shown)
+    console.print_facts(f"{traced['path']}@{traced['snapshot_id'][:12]}, {what}", shown)
     packs = traced.get("packs", ())
     rows = traced.get("places") or [pack | sample for pack in packs for sample in pack["samples"]]
     names = ("epoch", "step", "micro_step", "rank", "pack_id")
     when = [name for name in names if any(row.get(name) is not None for row in rows)]
-    print_rows([{name: row[name] for name in when} | _to_cells(row) for row in rows])
+    console.print_rows([{name: row[name] for name in when} | _to_cells(row) for row in rows])
     for row in traced.get("dropped", ()):
         why = ": ".join(filter(None, (row["reason"], row["detail"])))
-        print_line(f"sample {row['sample_id']} is in no pack: {why}")
+        console.print_line(f"sample {row['sample_id']} is in no pack: {why}")
 
 
 def _to_cells(sample: Mapping[str, Any]) -> dict[str, Any]:

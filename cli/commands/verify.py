@@ -19,7 +19,7 @@ from ..options import (
     settings_option,
     trust_option,
 )
-from ..show.console import print_facts, print_json, show_status
+from ..show import console
 
 if TYPE_CHECKING:
     from packidx.inspect.verify import Check
@@ -62,9 +62,7 @@ def verify(index: str, roots: dict[str, str], quiet: bool, as_json: bool, **opti
     asked = {name: options.pop(name) for name in ("num_sampled", "transform")}
     names_encoder = options["processor"] is not None or options["encode"] is not None
     if asked["num_sampled"] < 0:
-        raise OptionError(
-            f"--sample is {asked['num_sampled']}: give the number of samples to encode"
-        )
+        raise OptionError(f"--sample is {asked['num_sampled']}: give a number of samples")
     opened = open_index(index, roots)
     if names_encoder:
         from packidx.recipe import encoder_of_plan
@@ -72,7 +70,7 @@ def verify(index: str, roots: dict[str, str], quiet: bool, as_json: bool, **opti
         asked["encoder"] = encoder_of_plan(opened, options)
     checks: list[Check] = []
     lacking = None
-    with show_status(quiet) as doing:
+    with console.show_status(quiet) as doing:
         try:
             for check in run(opened, **asked):
                 checks.append(check)
@@ -81,13 +79,12 @@ def verify(index: str, roots: dict[str, str], quiet: bool, as_json: bool, **opti
             lacking = error
     failed = [check for check in checks if not check.ok]
     if as_json:
-        print_json(
-            {"snapshot_id": opened.id, "ok": not failed, "checks": list(map(asdict, checks))}
-        )
+        facts = {"snapshot_id": opened.id, "ok": not failed}
+        console.print_json(facts | {"checks": list(map(asdict, checks))})
     else:
         marks = {False: "FAILED", True: "ok", None: "-"}
         lines = {f"{marks[c.ok if c.checked else None]:6}  {c.name}": c.detail for c in checks}
-        print_facts(f"{opened.path}@{opened.id[:12]}", lines)
+        console.print_facts(f"{opened.path}@{opened.id[:12]}", lines)
     if failed:
         names = ", ".join(check.name for check in failed)
         raise VerificationError(f"{opened.path}@{opened.id[:12]} is not as it should be: {names}")

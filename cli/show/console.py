@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import re
 import shutil
 import sys
@@ -104,19 +103,6 @@ def say_wrapped(text: str, head: str = "") -> None:
     lines = textwrap.wrap(escape_unseen(text), max(20, columns - len(head)), **whole)
     below = f"\n{' ' * len(head)}"
     click.echo(click.style(head, dim=True) + below.join(lines))
-
-
-def print_marked_text(runs: Iterable[tuple[str, bool]]) -> None:
-    """Text of which some parts are marked: in colour on a terminal, else, and where NO_COLOR is
-    set, in brackets: ``⟦so⟧``."""
-    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    shown = []
-    for text, marked in runs:
-        text = escape_unseen(text, lines=True)
-        if marked:
-            text = click.style(text, fg="green", bold=True) if coloured else f"⟦{text}⟧"
-        shown.append(text)
-    click.echo("".join(shown))
 
 
 def print_text(text: str) -> None:
