@@ -45,14 +45,6 @@ def _remember_digest(path: str, inode: int, ctime: int) -> str:
     return file_digest(path)
 
 
-def file_digests(folder: str | Path, endings: tuple[str, ...]) -> list[str]:
-    """Name and SHA-256 of each file in `folder` that ends so; none if there is no folder."""
-    place = Path(folder)
-    names = sorted(path.name for path in place.iterdir()) if place.is_dir() else []
-    names = [name for name in names if name.endswith(endings) and (place / name).is_file()]
-    return [each for name in names for each in (name, file_digest(place / name))]
-
-
 class ColumnDigest:
     """SHA-256 of a column's logical content that comes in runs of rows, however it is cut up.
 

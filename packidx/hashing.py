@@ -161,12 +161,7 @@ def derive_key(*parts: int | str) -> int:
 
 
 def is_below_share(hashes: Uint64s, share: Fraction) -> Bools:
-    """Return whether hash < share * 2^64, bool [n].
-
-    Args:
-        hashes: uint64 [n].
-        share: 0 <= share <= 1.
-    """
+    """Return whether hash < share * 2^64, bool [n], of uint64 hashes [n]; 0 <= share <= 1."""
     threshold = -(-(share.numerator << 64) // share.denominator)  # rounded up: hashes are integers
     if threshold >> 64:
         return np.ones(len(hashes), bool)

@@ -52,10 +52,8 @@ def load_named(spec: str, option: str) -> Any:
         value = value() if called else value
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise OptionError(
-            f"{option} {spec} cannot be loaded ({reason}): check the name, and run packidx where "
-            "the module can be imported"
-        ) from error
+        cure = "check the name, and run packidx where the module can be imported"
+        raise OptionError(f"{option} {spec} cannot be loaded ({reason}): {cure}") from error
     if isinstance(value, type):
         raise OptionError(f"{option} {spec} is a class: write {spec}() to make one of it")
     if not callable(value):
@@ -71,16 +69,11 @@ def name_of(value: Any) -> str:
 
 def fingerprint_of(value: Any) -> str | None:
     """Return what the object says its fingerprint is: its ``fingerprint()`` or ``fingerprint``.
-
-    Raises:
-        OptionError: it is not text.
-    """
+    Raise an OptionError if it is not text."""
     stated = getattr(value, "fingerprint", None)
     stated = stated() if callable(stated) else stated
     if stated is not None and not isinstance(stated, str):
-        raise OptionError(
-            f"the fingerprint of {name_of(value)} is {type(stated).__name__}: let it be text"
-        )
+        raise OptionError(f"fingerprint of {name_of(value)} is {type(stated).__name__}, not text")
     return stated
 
 
@@ -102,10 +95,7 @@ class Transform:
     @classmethod
     def load(cls, function: str | Function, seed: int = 0) -> Transform:
         """The transform of a callable, or of ``module:NAME``; `seed` is any integer of 64 bits.
-
-        Raises:
-            OptionError: it cannot be loaded, or has neither source nor fingerprint.
-        """
+        Raise an OptionError if it cannot be loaded, or has neither source nor fingerprint."""
         if isinstance(function, str):
             name, loaded = function, load_named(function, "--transform")
         else:
@@ -137,8 +127,8 @@ class Transform:
             detail = f"{self.name}: {type(error).__name__}: {error}"
             raise BadRecord("transform_failed", detail) from error
         if not isinstance(changed, Mapping):
-            detail = f"{self.name} returned {type(changed).__name__}, not a record"
-            raise BadRecord("transform_failed", detail)
+            text = f"{self.name} returned {type(changed).__name__}, not a record"
+            raise BadRecord("transform_failed", text)
         return dict(changed)
 
 
@@ -154,16 +144,13 @@ def planned_transform(
     """
     if planned is None:
         if given is not None:
-            raise MismatchError(
-                f"the lengths of {where} were counted without a transform: leave it out, or "
-                "estimate with --transform and plan again"
-            )
+            text = f"the lengths of {where} were counted without a transform: leave it out"
+            raise MismatchError(f"{text}, or estimate with --transform and plan again")
         return None
     if given is None:
-        raise MismatchError(
-            f"the lengths of {where} were counted with the transform {planned.name} (seed "
-            f"{planned.seed}): give it as transform= (packidx verify: --transform)"
-        )
+        own = f"the transform {planned.name} (seed {planned.seed})"
+        text = f"the lengths of {where} were counted with {own}: give it as transform="
+        raise MismatchError(f"{text} (packidx verify: --transform)")
     transform = Transform.load(given, planned.seed)
     if transform.fingerprint != planned.fingerprint:
         raise MismatchError(
@@ -176,17 +163,12 @@ def planned_transform(
 
 def _source_digest(function: Any) -> str:
     """Return the SHA-256 of a function's name and of the source of the module that defines it.
-
-    Raises:
-        OptionError: it is no plain function of a module with a file.
-    """
+    Raise an OptionError if it is no plain function of a module with a file."""
     try:
         if inspect.isfunction(function) and not function.__closure__:
             source = Path(sys.modules[function.__module__].__file__ or "").read_bytes()
             return digest_parts(source, function.__qualname__.encode())
     except (KeyError, AttributeError, OSError):
         pass
-    raise OptionError(
-        f"the transform {name_of(function)} is not a function at the top of a module's file: give "
-        "it an attribute `fingerprint`, text that changes with it"
-    )
+    text = f"the transform {name_of(function)} is no function at the top of a module's file"
+    raise OptionError(f"{text}: give it an attribute `fingerprint`, text that changes with it")

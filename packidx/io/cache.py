@@ -1,10 +1,10 @@
 """Local copies of files, shared by all processes.
 
-<cache>/files/<key>/<sha256>-<bytes>-<name>  a copy of a store's file, or a compressed file's text;
+<cache>/files/<key>/<bytes>-<name>  a copy of a store's file, or a compressed file's text;
                               the key is a digest of its source and version
 
-A copy is put there whole, by one of several processes. One of another size is made again, and one
-of another digest where that is looked at. Nothing is removed. ``PACKIDX_CACHE`` names the folder
+A copy is put there whole, by one of several processes. One of another size is made again. Nothing
+is removed. ``PACKIDX_CACHE`` names the folder
 (default: ``packidx`` in ``$XDG_CACHE_HOME`` or ``~/.cache``).
 
 A file that a manifest names is compared with it. One of this machine is its own copy, compared with
@@ -38,11 +38,7 @@ _stats: dict[str, storage.Stat] = {}
 
 
 def remembered_stat(url: str) -> storage.Stat:
-    """`storage.stat`, asked once per process.
-
-    Raises:
-        OSError: there is no such file.
-    """
+    """`storage.stat`, asked once per process."""
     if url not in _stats:
         _stats[url] = storage.stat(url)
     return _stats[url]
@@ -54,13 +50,11 @@ def forget_stats(*names: str) -> None:
         _stats.pop(url, None)
 
 
-def fetch_copy(url: str, version: str | None = None, *, check: bool = False) -> str:
+def fetch_copy(url: str, version: str | None = None) -> str:
     """Return the path of this machine's copy of a store's file.
 
     Args:
-        url: the file.
         version: names the content, where it is known without asking the store.
-        check: as in `make_copy`.
 
     Raises:
         OSError: it cannot be read, or the cache cannot be written.
@@ -73,50 +67,45 @@ def fetch_copy(url: str, version: str | None = None, *, check: bool = False) -> 
             raise OSError(errno.EIO, "it was replaced while it was read; start again", url)
 
     known = remembered_stat(url).version if version is None else version
-    return make_copy(url, known, download_checked, check=check)
+    return make_copy(url, known, download_checked)
 
 
-def make_copy(
-    source: str, version: str, make: Callable[[str], None], *, check: bool = False
-) -> str:
-    """Return the path of a file of the cache, made if it is missing or damaged.
+def make_copy(source: str, version: str, make: Callable[[str], None]) -> str:
+    """Return the path of a file of the cache, made if it is missing or of another size.
 
     Args:
-        source: names it, together with `version`.
-        version: another one whenever the content is.
+        source: names it, together with `version`, which is another one whenever the content is.
         make: writes the file, whose path it is given.
-        check: compare the content with its digest, once per process.
 
     Raises:
         OSError: the cache cannot be written.
     """
     home = os.path.join(get_folder(), "files", digest_parts(source.encode(), version.encode())[:32])
-    if copy := _find_sound(home, check):
+    if copy := _find_whole(home):
         return copy
     os.makedirs(home, exist_ok=True)
     with files.hold_lock(home, wait=True):
-        if copy := _find_sound(home, check):
+        if copy := _find_whole(home):
             return copy
         begun = os.path.join(home, ".begun")
         try:
             with files.name_in_errors(begun):
                 make(begun)
             name = f"{os.path.getsize(begun)}-{source.rpartition('/')[2][-40:]}"
-            copy = os.path.join(home, f"{file_digest(begun)}-{name}")
-            os.replace(begun, copy)
+            os.replace(begun, os.path.join(home, name))
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(begun)
             raise
-        return copy
+        return os.path.join(home, name)
 
 
-def _find_sound(home: str, check: bool) -> str | None:
-    """Return the copy in a folder; None if it is missing or damaged."""
+def _find_whole(home: str) -> str | None:
+    """Return the copy in a folder that has the size in its name; None if there is none."""
     with contextlib.suppress(FileNotFoundError):
         for name in os.listdir(home):
-            copy, (sha256, nbytes, *_) = os.path.join(home, name), [*name.split("-"), ""]
-            if nbytes == str(os.path.getsize(copy)) and (not check or known_digest(copy) == sha256):
+            copy = os.path.join(home, name)
+            if name.partition("-")[0] == str(os.path.getsize(copy)):
                 return copy
     return None
 
@@ -144,7 +133,7 @@ def local_copy(file: StoredFile) -> str:
         # An absolute path has no part that Arrow takes for a home folder or a URL.
         copy = os.path.abspath(file.path)
         if is_remote:
-            copy = fetch_copy(file.path, file.sha256, check=True)
+            copy = fetch_copy(file.path, file.sha256)
         nbytes = os.path.getsize(copy)
         if file.nbytes not in (None, nbytes):
             wrong = f"has {nbytes} bytes, its manifest says {file.nbytes}"
@@ -172,11 +161,8 @@ class Content(NamedTuple):
 
 
 def content_of(path: str) -> Content:
-    """Hash what is at `path` now: of a URL, what the store has, not a copy.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Hash what is at `path` now: of a URL, what the store has, not a copy. Raise an OSError if it
+    cannot be read."""
     if not urls.is_url(path):
         return Content(os.path.getsize(path), file_digest(path))
     hasher, nbytes = hashlib.sha256(), 0

@@ -23,9 +23,7 @@ _SAID = os.strerror(errno.EMFILE)  # of libraries that give no number
 def refuse_open_files(error: BaseException) -> None:
     """Raise a LimitError if `error` says that too many files are open: the file is not to blame."""
     if getattr(error, "errno", None) in _OPEN_FILES or _SAID in str(error):
-        raise LimitError(
-            f"{_SAID.lower()}: raise the limit in this shell, as by `ulimit -n 65536`"
-        ) from None
+        raise LimitError(f"{_SAID.lower()}: raise the limit, as by `ulimit -n 65536`") from None
 
 
 def fsync_path(path: str | Path) -> None:
@@ -38,11 +36,7 @@ def fsync_path(path: str | Path) -> None:
 
 
 def make_folder(path: str | Path) -> None:
-    """Make a folder if it is not there, and those above it.
-
-    Raises:
-        OptionError: it cannot be made.
-    """
+    """Make a folder if it is not there, and those above it, or raise an OptionError."""
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
@@ -131,11 +125,8 @@ def remove_tree(path: str | Path) -> None:
 
 
 def load_json(data: bytes | str) -> Any:
-    """Return the value of a JSON document.
-
-    Raises:
-        ValueError: it is not valid, nested too deeply, holds NaN or names a key twice.
-    """
+    """Return the value of a JSON document. Raise a ValueError if it is not valid, nested too
+    deeply, holds NaN or names a key twice."""
     text = data if isinstance(data, str) else data.decode("utf-8-sig")
     try:
         return json.loads(text, object_pairs_hook=_refuse_twice, parse_constant=_no_number)

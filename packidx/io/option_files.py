@@ -19,11 +19,8 @@ S = TypeVar("S")
 
 
 def load_yaml(data: bytes | str) -> Any:
-    """Return the value of a YAML document of plain data.
-
-    Raises:
-        ValueError: it is not valid or names a key twice; the message has the line.
-    """
+    """Return the value of a YAML document of plain data. Raise a ValueError if it is not valid or
+    names a key twice; the message has the line."""
     text = data if isinstance(data, str) else data.decode("utf-8", "replace")
     if re.search(r"^%YAML(?! +1\.2\s)", text, re.MULTILINE):
         raise ValueError("leave %YAML out: files are read as YAML 1.2")
@@ -38,11 +35,8 @@ def load_yaml(data: bytes | str) -> Any:
 
 
 def load_document(name: str, data: bytes | str) -> Any:
-    """Return the value of a file: JSON if its name ends in ``.json``, else YAML.
-
-    Raises:
-        ValueError: it is not valid or names a key twice.
-    """
+    """Return the value of a file: JSON if its name ends in ``.json``, else YAML; a ValueError if it
+    is not valid or names a key twice."""
     return load_json(data) if name.endswith(".json") else load_yaml(data)
 
 
@@ -60,7 +54,6 @@ def read_options(path: str, what: str) -> str:
     """The text of the file at `path`, which may be a URL.
 
     Args:
-        path: of the file.
         what: the file is, for errors.
 
     Raises:
@@ -79,16 +72,8 @@ def read_options(path: str, what: str) -> str:
 
 
 def options_of(text: str, where: str, what: str) -> dict[str, Any]:
-    """The members of the document `text`, by their names with ``_``; what is null is left out.
-
-    Args:
-        text: JSON where `where` ends so, else YAML.
-        where: what errors call it.
-        what: it is, and what is to be written into it.
-
-    Raises:
-        OptionError: it cannot be understood.
-    """
+    """The members of the document `text`, as `read_members` has them: JSON if `where`, which errors
+    call it, ends so, else YAML. An OptionError if it is no `what`."""
     form = "JSON" if where.endswith(".json") else "YAML"
     try:
         value = load_document(where, text)
@@ -100,11 +85,8 @@ def options_of(text: str, where: str, what: str) -> dict[str, Any]:
 
 
 def read_members(where: str, given: Any) -> dict[str, Any]:
-    """The members of a section, by their names with ``_``; what is null is left out.
-
-    Raises:
-        OptionError: it is not a section, or names one thing twice.
-    """
+    """The members of a section, by their names with ``_``; what is null is left out. An OptionError
+    if it is no section, or names one thing twice."""
     if not isinstance(given, dict):
         raise OptionError(f"{where} is {given!r:.100}: write its keys under it, each on a line")
     named = {str(key).replace("-", "_"): value for key, value in given.items()}
@@ -114,14 +96,8 @@ def read_members(where: str, given: Any) -> dict[str, Any]:
 
 
 def read_section(where: str, given: Any, kind: type[S], strict: bool = True) -> S:
-    """A section as the struct or the dataclass that says what it may hold.
-
-    Args:
-        strict: take no number that stands in quotes.
-
-    Raises:
-        OptionError: it holds something else.
-    """
+    """A section as the struct or the dataclass that says what it may hold, or an OptionError; if
+    `strict`, no number may stand in quotes."""
     try:
         return msgspec.convert(read_members(where, given), kind, strict=strict)
     except msgspec.ValidationError as error:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packidx.digests import digest_parts, file_digest
+from packidx.digests import digest_parts
 from packidx.errors import OptionError
 from packidx.io import files, storage, urls
 from packidx.io.storage import Uploaded
@@ -50,40 +50,22 @@ class Kind:
 
 
 def check_free(output: str, kind: Kind) -> None:
-    """Refuse a place where no output of a kind can be written.
-
-    Raises:
-        OptionError: it is a file, holds something else, or an output that is never replaced.
-    """
+    """Refuse a place where no output of a kind can be written. Raise an OptionError if it is a
+    file, holds something else, or an output that is never replaced."""
     names = _list_folder(output, kind.what)
     if kind.manifest not in names:
         _check_foreign(output, [name for name in names if not kind.is_part(name)], kind.what)
-    else:
-        _check_manifest(output, kind)
-
-
-def _check_manifest(output: str, kind: Kind) -> None:
-    """Refuse a manifest that must not be overwritten.
-
-    Raises:
-        OptionError: it is of something else, or of an output that is never replaced.
-    """
+        return
     stated = read_json_object(urls.join_path(output, kind.manifest))
     if stated.get("format") != kind.format:
         _check_foreign(output, [kind.manifest], kind.what)
     if kind.parts is None and _UNFINISHED not in stated:
-        raise OptionError(
-            f"{output} holds a {kind.what}, which is never overwritten: delete it, or name another "
-            "folder"
-        )
+        text = f"{output} holds a {kind.what}, which is never overwritten"
+        raise OptionError(f"{text}: delete it, or name another folder")
 
 
 def check_index(location: str) -> None:
-    """Refuse a place where no index is or can be.
-
-    Raises:
-        OptionError: it is a file, holds other files, or has no bucket.
-    """
+    """Raise an OptionError for a place where no index is or can be."""
     names = _list_folder(location, "index")
     if "snapshots" not in names:
         _check_foreign(location, sorted({*names} - _BEGUN), "index")
@@ -115,17 +97,14 @@ def check_bucket(url: str) -> None:
         storage.stat(bucket)
     except FileNotFoundError:
         if not storage.is_folder(bucket):  # old releases of s3fs have no `stat` of an empty bucket
-            text = f"{url}: there is no bucket {bucket}: make it, or name another"
-            raise OptionError(text) from None
+            raise OptionError(f"{url}: there is no bucket {bucket}: make it first") from None
     except (IsADirectoryError, PermissionError):
         return  # it is there, or only parts of it may be asked for
 
 
 def is_within(path: str, folder: str) -> bool:
     """Return True if `path` is `folder` or below it, wherever symbolic links lead."""
-    real = [
-        urls.to_absolute(at) if urls.is_url(at) else os.path.realpath(at) for at in (path, folder)
-    ]
+    real = [urls.to_absolute(p) if urls.is_url(p) else os.path.realpath(p) for p in (path, folder)]
     return f"{real[0]}/".startswith(f"{real[1].rstrip('/')}/")
 
 
@@ -188,10 +167,8 @@ def replace_output(
         os.makedirs(output.path, exist_ok=True)
         with files.hold_lock(output.path) as free:
             if not free:
-                raise OptionError(
-                    f"another run is making the {kind.what} at {path}: let it finish and start "
-                    "again, or name another folder"
-                )
+                text = f"another run is making the {kind.what} at {path}"
+                raise OptionError(f"{text}: let it finish, or name another folder")
             try:
                 _begin_job(output, identity)
                 yield output
@@ -225,9 +202,8 @@ def local_home(location: str) -> str:
         return os.path.realpath(location)
     from packidx.io import cache
 
-    return os.path.join(
-        cache.get_folder(), "staging", digest_parts(urls.to_absolute(location).encode())[:32]
-    )
+    name = digest_parts(urls.to_absolute(location).encode())[:32]
+    return os.path.join(cache.get_folder(), "staging", name)
 
 
 def _hidden_folder(home: str) -> str:
@@ -245,21 +221,22 @@ def discard_abandoned(path: str) -> None:
 def _publish_files(folder: str, path: str, kind: Kind, uploaded: Uploaded | None) -> None:
     """Put the files of a folder into `path`, in an order in which no reader sees half of it.
 
-    Files that others have put there meanwhile are neither overwritten nor deleted.
-
     A store has no locks. Of two runs that write to one place at once, files of both may be left;
     the manifest, which states the digest of each, then shows it to every reader.
     """
     found = (os.path.join(here, name) for here, _, names in os.walk(folder) for name in names)
     names = sorted(os.path.relpath(each, folder) for each in found)
-    is_remote, before = urls.is_url(path), b""
-    if kind.manifest in storage.list_names(path):
-        _check_manifest(path, kind)
-        before = storage.read(urls.join_path(path, kind.manifest))
-    if is_remote and kind.parts is None:
-        stated = {"format": kind.format, _UNFINISHED: True}
-        storage.write(urls.join_path(path, kind.manifest), json.dumps(stated).encode())
-    elif not is_remote:
+    hidden = [name for name in names if name.startswith(".") and name != kind.manifest]
+    first = [name for name in names if name not in (*hidden, kind.manifest)]
+    groups = (first, hidden, [kind.manifest])  # Energon reads what is hidden first
+    if urls.is_url(path):
+        if kind.parts is None:
+            stated = {"format": kind.format, _UNFINISHED: True}
+            storage.write(urls.join_path(path, kind.manifest), json.dumps(stated).encode())
+        for group in groups:
+            targets = {urls.join_path(path, name): os.path.join(folder, name) for name in group}
+            storage.upload_all(targets, uploaded if group is first else None)
+    else:
         path = os.path.realpath(path)
         for inner, _, _ in os.walk(folder):
             files.fsync_path(inner)
@@ -267,40 +244,17 @@ def _publish_files(folder: str, path: str, kind: Kind, uploaded: Uploaded | None
             os.rename(folder, path)
             files.fsync_path(os.path.dirname(path))
             return
-        own = [name for name in names if name != kind.manifest and not kind.is_part(name)]
-        taken = [name for name in own if os.path.lexists(os.path.join(path, name))]
-        _check_foreign(path, taken, kind.what)
-    hidden = [name for name in names if name.startswith(".") and name != kind.manifest]
-    first = [name for name in names if name not in (*hidden, kind.manifest)]
-    for group in (first, hidden, [kind.manifest]):  # Energon reads what is hidden first
-        targets = {urls.join_path(path, name): os.path.join(folder, name) for name in group}
-        if is_remote:
-            storage.upload_all(targets, uploaded if group is first else None)
-            continue
-        for target, source in targets.items():
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            os.rename(source, target)
-        files.fsync_path(path)
-    remove_stale(path, kind, names, before)
+        if kind.parts is None:  # which others may have made meanwhile
+            check_free(path, kind)
+        for group in groups:
+            for name in group:
+                os.rename(os.path.join(folder, name), os.path.join(path, name))
+            files.fsync_path(path)
+    remove_stale(path, kind, names)
 
 
-def remove_stale(output: str, kind: Kind, names: Collection[str], before: bytes = b"") -> None:
-    """Delete the parts in a folder that are not among the files `names` of its manifest.
-
-    On this machine a file with the name of a part and another content is not ours, and stays,
-    unless the manifest that was there `before` names it: then it was damaged.
-    """
-    stale = [
-        name for name in storage.list_names(output) if kind.is_part(name) and name not in names
-    ]
-    if urls.is_url(output):
-        storage.map_overlapped(
-            storage.remove_file, [urls.join_path(output, name) for name in stale]
-        )
-        return
-    for name in stale:
-        path, match = os.path.join(output, name), kind.parts and kind.parts.fullmatch(name)
-        if match is None or not os.path.isfile(path):
-            continue
-        if name.encode() in before or file_digest(path).startswith(match["digest"]):
-            os.unlink(path)
+def remove_stale(output: str, kind: Kind, names: Collection[str]) -> None:
+    """Delete the parts in a folder that are not among the files `names` of its manifest."""
+    stale = {name for name in storage.list_names(output) if kind.is_part(name)} - {*names}
+    paths = [urls.join_path(output, name) for name in sorted(stale)]
+    storage.map_overlapped(storage.remove_file if urls.is_url(output) else os.unlink, paths)

@@ -215,14 +215,8 @@ def upload_file(source: str, path: str) -> None:
 
 
 def upload_all(files: Mapping[str, str], uploaded: Uploaded | None = None) -> None:
-    """Copy files of this machine to a store, several at a time.
-
-    Args:
-        files: URL -> path on this machine.
-
-    Raises:
-        OSError: one cannot be read or written.
-    """
+    """Copy files of this machine to a store (URL -> path), several at a time, or raise an
+    OSError."""
     done = 0
 
     def upload_one(file: tuple[str, str]) -> None:
@@ -258,11 +252,7 @@ def raise_unreadable(path: str) -> Iterator[None]:
 
 
 def unreadable_error(path: str, error: Exception) -> SourceError:
-    """The error of a file that cannot be read.
-
-    Raises:
-        LimitError: too many files are open.
-    """
+    """The error of a file that cannot be read; or raise a LimitError if too many files are open."""
     refuse_open_files(error)
     reason = getattr(error, "strerror", None) or str(error)
     of_store = "the URL, and that this machine has access to the store"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from packidx.errors import MissingExtraError, SourceError
-from packidx.io.urls import is_url, refuse_password, to_absolute
+from packidx.io.urls import refuse_password
 
 _ATTEMPTS = 3  # of a request; most stores' libraries repeat what the server refuses, too
 _PAUSE = 0.2  # seconds before the second attempt, twice as long before the next
@@ -48,11 +48,8 @@ def file_version(info: dict[str, Any]) -> str:
 
 
 def call_store(path: str, method: str, *args: Any, **options: Any) -> Any:
-    """Return what a method of the URL's file system returns, called again after a passing error.
-
-    Raises:
-        OSError: the store refuses, or does not answer.
-    """
+    """Return what a method of the URL's file system returns, called again after a passing error, or
+    raise an OSError."""
     system, name = open_store(path)
     return retry_request(path, functools.partial(getattr(system, method), name, *args, **options))
 
@@ -79,9 +76,7 @@ def open_store(url: str) -> tuple[Any, str]:
         pip = "pip install 'packidx[s3]'" if scheme in ("s3", "s3a") else own
         raise MissingExtraError(f"{url} needs a package that is not here: {pip}") from None
     except Exception as error:  # of a store that cannot be reached by a URL alone
-        text = (
-            f"{url}: {scheme} cannot be used ({_join_words(error)}); name a file, or an s3:// URL"
-        )
+        text = f"{url}: {scheme} cannot be used ({_join_words(error)}); name a file, or s3://"
         raise SourceError(text) from None
     return system, system._strip_protocol(f"{scheme}://{url.partition('://')[2]}")
 
@@ -137,17 +132,3 @@ def _is_behind_end(error: BaseException) -> bool:
 def _join_words(error: BaseException) -> str:
     named = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(named.split()) or type(error).__name__
-
-
-def check_url(url: str) -> None:
-    """Refuse what is no URL of a store that can be read.
-
-    Raises:
-        SourceError: it is not a URL of a store that can be read, or has a password in it.
-        MissingExtraError: the package for it is not installed.
-    """
-    if not is_url(url) or not to_absolute(url).partition("://")[2]:
-        raise SourceError(
-            f"{url} is not a folder, and no URL of an object store: write s3://BUCKET/…"
-        )
-    open_store(url)

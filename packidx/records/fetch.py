@@ -14,7 +14,7 @@ from packidx.records.containers.registry import get_container
 from packidx.records.conversation import Conversation
 from packidx.records.media.opener import MediaOpener
 from packidx.records.media.paths import MediaRoot, is_inside
-from packidx.records.read import ReadRecord, RecordReader, encoder_input
+from packidx.records.read import Change, ReadRecord, RecordReader, encoder_input
 
 if TYPE_CHECKING:
     from packidx.format.index import IndexManifest
@@ -68,14 +68,8 @@ class Fetcher:
     def read(self, sample: PlannedSample, epoch: int = 0) -> Conversation | dict[str, Any]:
         """Return the record of `sample` for its encoder, media opened (`encoder_input`).
 
-        Args:
-            sample: as planned.
-            epoch: of its pack, for the transform.
-
         Raises:
-            PackidxError: the snapshot was planned from bare lengths and locates nothing.
-            ChangedSource: the shard's size is not the one that was counted.
-            BadRecord, SourceError: record, media or shard cannot be read.
+            PackidxError: as `record`; a BadRecord if a medium cannot be read.
         """
         record, root = self.record(sample, epoch)
         if self._is_strict and record.error is not None:
@@ -102,19 +96,15 @@ class Fetcher:
         shards, shard = self.index.snapshot.shards, sample.shard
         located = sample.offset is not None and sample.nbytes is not None
         if shard is None or shard >= len(shards) or (sample.row is None and not located):
-            raise PackidxError(
-                f"snapshot {self.index.id} was planned from bare lengths and does not say where its"
-                " samples are; plan from a table that `packidx estimate` wrote to read packs"
-            )
+            text = f"snapshot {self.index.id} was planned from bare lengths, without places"
+            raise PackidxError(f"{text}: plan from a table that `packidx estimate` wrote")
         path, transform = self.shard(shard), self._transform
         kind, layout = shards[shard].container, self.layout(sample.source)
         row = -1 if sample.row is None else sample.row
-
-        def apply_transform(data: dict[str, Any], _: int) -> dict[str, Any]:
-            assert transform is not None
-            return transform.apply(data, sample.sample_id, epoch=epoch, copy=sample.copy or 0)
-
-        change = None if transform is None else apply_transform
+        change: Change | None = None
+        if transform is not None:
+            turn = {"epoch": epoch, "copy": sample.copy or 0}
+            change = lambda data, _: transform.apply(data, sample.sample_id, **turn)  # noqa: E731
         columns: dict[str, str] | None = {} if self._is_strict else None
         reader = RecordReader(layout, change, columns, has_media=self._is_strict)
         at = Locator(row, sample.offset, sample.nbytes)
@@ -132,17 +122,10 @@ class Fetcher:
         return record, self._media_root(sample.source, shards[shard].uri, path)
 
     def _media_root(self, source: str | None, uri: str, path: str) -> MediaRoot:
-        """Return where a record's media may lie: what was allowed when it was counted, where it is
-        now.
-
-        Args:
-            uri: its shard when it was counted.
-            path: that shard now.
-        """
+        """Return where a record's media may lie: what was allowed when its shard was at `uri`, now
+        that the shard is at `path`."""
         stated, *elsewhere = self._media_places(source)
-        allowed = [
-            urls.to_absolute(place) for place in (stated or os.path.dirname(uri), *elsewhere)
-        ]
+        allowed = [urls.to_absolute(at) for at in (stated or os.path.dirname(uri), *elsewhere)]
         moved = [
             new
             for old, new in self.index.roots.items()
@@ -166,12 +149,8 @@ class Fetcher:
         return (found and found.layout) or DEFAULT
 
     def shard(self, number: int) -> str:
-        """Path or URL of a shard; its size is compared with the plan's once per process.
-
-        Raises:
-            ChangedSource: the size is not the one that was counted.
-            SourceError: it is not there.
-        """
+        """Path or URL of a shard; a SourceError if it is not there, and a ChangedSource if it has
+        another size than the plan says, which is compared once per process."""
         shard = self.index.snapshot.shards[number]
         path = urls.local_path(self.index.resolve(shard.uri))
         if number in self._checked:
@@ -188,10 +167,8 @@ class Fetcher:
                 f"{given if unused else ''}"
             ) from error
         if size != shard.bytes:
-            raise ChangedSource(
-                f"shard {path} has {size} bytes, {shard.bytes} when it was planned;"
-                " restore it, or estimate and plan again"
-            )
+            text = f"shard {path} has {size} bytes, {shard.bytes} when it was planned"
+            raise ChangedSource(f"{text}; restore it, or estimate and plan again")
         self._checked.add(number)
         return path
 
@@ -199,7 +176,5 @@ class Fetcher:
 def check_key(path: str, sample: PlannedSample, actual: str | None) -> None:
     """Raise a ChangedSource if a record is called `actual`, and not what the plan calls it."""
     if actual is not None and sample.key is not None and actual != sample.key:
-        raise ChangedSource(
-            f"shard {path} has the record {actual!r} where {sample.key!r} was counted: it was"
-            " written anew since, so restore it, or estimate and plan again"
-        )
+        text = f"shard {path} has the record {actual!r} where {sample.key!r} was counted"
+        raise ChangedSource(f"{text}: restore it, or estimate and plan again")

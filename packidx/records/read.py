@@ -52,17 +52,8 @@ from packidx.records.dialects.raw_record import (
     own_columns,
     standard_columns,
 )
+from packidx.records.media import references as refs
 from packidx.records.media.opener import MediaOpener
-from packidx.records.media.references import (
-    LIST_KEYS,
-    NUMBERS,
-    OBJECT,
-    TURN_KEYS,
-    content_in,
-    is_empty,
-    name_type,
-    state_facts,
-)
 
 Change = Callable[[dict[str, Any], int], dict[str, Any]]
 """(a record as it stands in its file, its row) → the record that is taken for it."""
@@ -72,7 +63,7 @@ _SYSTEM = frozenset(("tools", *SYSTEM))
 DIALECTS = (
     Dialect(frozenset(("input_ids", "labels")), read_tokens),
     Dialect(frozenset(), refuse_preferences),
-    *(Dialect(_SYSTEM | {key}, partial(read_messages, key)) for key in TURN_KEYS),
+    *(Dialect(_SYSTEM | {key}, partial(read_messages, key)) for key in refs.TURN_KEYS),
     Dialect(_SYSTEM | {"texts"}, read_finevision),
     Dialect(frozenset(("texts", "images")), read_obelics),
     Dialect(_SYSTEM | OF_LOONGFORGE, read_loongforge),
@@ -90,10 +81,13 @@ USED, CARRIED, IGNORED, NOT_USED = "used", "carried", "ignored", "not used"
 """Uses of a column."""
 
 _ORDER = (CARRIED, IGNORED, NOT_USED, USED)
-_IDS_OF_MEDIA = {f"{kind}_id": kind for kind in LIST_KEYS}
+_IDS_OF_MEDIA = {f"{kind}_id": kind for kind in refs.LIST_KEYS}
 _SHARED = frozenset((*IDS, "_text_tokens"))
-_WITH_MEDIA = _SHARED | {"mm_inputs_meta", *(key for keys in LIST_KEYS.values() for key in keys)}
-_OF_PAIRS = frozenset((*PAIR_SIDES, *BESIDE, *TURN_KEYS, "prompt"))
+_WITH_MEDIA = _SHARED | {
+    "mm_inputs_meta",
+    *(key for keys in refs.LIST_KEYS.values() for key in keys),
+}
+_OF_PAIRS = frozenset((*PAIR_SIDES, *BESIDE, *refs.TURN_KEYS, "prompt"))
 _MASKS = frozenset(("loss_mask", "loss_weights", "assistant_masks", "completion_mask"))
 
 
@@ -188,15 +182,15 @@ class RecordReader:
                     use = USED if name in consumed else CARRIED
                     columns.setdefault(name, IGNORED if name in self._ignored else use)
             for name, value in record.items():
-                if type(value) in NUMBERS:  # first: of many columns most have no value
+                if type(value) in refs.NUMBERS:  # first: of many columns most have no value
                     continue
                 if name not in consumed and name not in self._ignored:
-                    what = content_in(value) or _mask_in(name, value, record.get("input_ids"))
+                    what = refs.content_in(value) or _mask_in(name, value, record.get("input_ids"))
                     if what is not None and not _is_said(value, record, consumed):
                         left[name] = what
             for name, kind in _IDS_OF_MEDIA.items():
                 if name in record and not (
-                    is_empty(record[name]) or name in self._ignored or has_media
+                    refs.is_empty(record[name]) or name in self._ignored or has_media
                 ):
                     left[name] = f"the id of a medium ({kind}) that the record does not hold"
         if raw.unknown_keys:
@@ -239,13 +233,9 @@ def _raw_record(
     has_media: bool = False,
 ) -> RawRecord:
     """Return a decoded record with its columns by their standard names; of a preference pair, the
-    side that the layout takes. Arguments are those of `RawRecord`.
-
-    Raises:
-        BadRecord: ``bad_record``, ``bad_json``, ``no_messages``, ``no_pair`` or ``bad_pair``.
-    """
-    if not isinstance(record, OBJECT):
-        raise BadRecord("bad_record", f"the record is {name_type(record)}, not an object")
+    side that the layout takes. Arguments are those of `RawRecord`."""
+    if not isinstance(record, refs.OBJECT):
+        raise BadRecord("bad_record", f"the record is {refs.name_type(record)}, not an object")
     columns = standard_columns(layout, record)
     if layout.pair is not None:
         columns, layout = take_side(columns, layout), replace(layout, tags={})
@@ -253,11 +243,7 @@ def _raw_record(
 
 
 def _read_conversation(raw: RawRecord) -> Conversation:
-    """Return the conversation of a record, and note its dialect in it.
-
-    Raises:
-        BadRecord: ``no_messages``, it is of no dialect; or as `Dialect.read`.
-    """
+    """Return the conversation of a record, and note its dialect in it; ``no_messages`` if none."""
     for dialect in DIALECTS:
         raw.dialect = dialect
         if (conversation := dialect.read(raw)) is not None:
@@ -268,7 +254,7 @@ def _read_conversation(raw: RawRecord) -> Conversation:
                     says = f"media_type says {'+'.join(sorted(stated)) or 'text'}"
                     raise BadRecord("bad_media", f"the record's {says}, but it has {has}")
             if (meta := raw.columns.get("mm_inputs_meta")) is not None and conversation.turns:
-                state_facts(meta, conversation.media)
+                refs.state_facts(meta, conversation.media)
             if raw.refused:
                 raise _unused_error(raw.refused)
             return conversation
@@ -276,35 +262,21 @@ def _read_conversation(raw: RawRecord) -> Conversation:
     asks = any(raw.columns.get(name) for name in QUESTIONS)
     cure = "name the column that holds the turns" + ", or the answer (--column response=…)" * asks
     keys = ", ".join(name for name in map(str, raw.columns) if not name.startswith("__"))
-    text = f"the record has none of {', '.join(TURN_KEYS)}, only {keys:.200}: {cure}"
+    text = f"the record has none of {', '.join(refs.TURN_KEYS)}, only {keys:.200}: {cure}"
     raise BadRecord("no_messages", text)
 
 
 def parse_record(record: Any, layout: Layout = DEFAULT, *, has_media: bool = False) -> Conversation:
-    """Return a raw record as a conversation.
-
-    Args:
-        record: a decoded JSON object; image references may also be bytes or opened PIL images.
-        layout: how its source names things.
-        has_media: as of `RawRecord`.
-
-    Raises:
-        BadRecord: it has no dialect, or something in it is wrong.
-    """
+    """Return a raw record, whose images may also be bytes or opened PIL images, as a conversation,
+    or raise a BadRecord. Arguments are those of `RawRecord`."""
     return _read_conversation(_raw_record(record, layout, has_media=has_media))
 
 
 def read_records(
-    path: str,
-    record_range: RecordRange,
-    reader: RecordReader,
-    kind: str = JSONL,
+    path: str, record_range: RecordRange, reader: RecordReader, kind: str = JSONL
 ) -> Iterator[ReadRecord]:
-    """Yield the records of one range of a shard, as many as the scan counted.
-
-    Raises:
-        SourceError: the shard cannot be read, or is no longer what was scanned.
-    """
+    """Yield the records of one range of a shard, as many as the scan counted; a SourceError if the
+    shard cannot be read, or is no longer what was scanned."""
     return map(reader.read, get_container(kind, reader.layout.delimiter).read(path, record_range))
 
 
@@ -330,12 +302,12 @@ def opened_record(record: ReadRecord, opener: MediaOpener) -> dict[str, Any]:
     else:
         conversation = opener.open(record.conversation)
         written, media = to_record(conversation, _part_of), conversation.media
-    for kind, (several, single) in LIST_KEYS.items():
-        refs = [medium.ref for medium in media if medium.kind == kind]
+    for kind, (several, single) in refs.LIST_KEYS.items():
+        opened = [medium.ref for medium in media if medium.kind == kind]
         key = single if raw.columns.get(single) else several
-        if refs or key in raw.columns:
+        if opened or key in raw.columns:
             is_one = key == single and not isinstance(raw.columns[key], list)
-            written[key] = refs[0] if is_one and refs else refs
+            written[key] = opened[0] if is_one and opened else opened
     return {**raw.columns, **written}
 
 
@@ -348,11 +320,7 @@ def _part_of(medium: Media) -> dict[str, Any]:
 def encoder_input(
     record: ReadRecord, opener: MediaOpener, encode: Any
 ) -> Conversation | dict[str, Any]:
-    """Return a record for an encoder, its media opened: the conversation, where it takes that.
-
-    Raises:
-        BadRecord: as `opened_record`.
-    """
+    """Return a record for an encoder, its media opened: the conversation, where it takes that."""
     if getattr(encode, "takes_conversations", False) and record.raw is not None:
         if record.conversation is None:
             raise record.error or BadRecord("bad_record", "no conversation")

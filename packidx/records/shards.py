@@ -29,11 +29,7 @@ if TYPE_CHECKING:
 
 
 def scan_shard(path: str, kind: str = JSONL, layout: Layout = DEFAULT) -> ShardScan:
-    """Hash a shard, count its records and find where tasks may start, in one pass.
-
-    Raises:
-        SourceError: the file cannot be read, or is broken so that its records cannot be counted.
-    """
+    """Hash a shard, count its records and find where tasks may start, in one pass."""
     return get_container(kind, layout.delimiter).scan(path, TASK_BYTES)
 
 
@@ -68,17 +64,12 @@ def scan_shards(
     Args:
         known: returns the shard of a file that need not be read again; None of any other.
     """
-
-    def scan_unknown(file: InputFile) -> _Scanned:
-        shard = known(file)
-        return _scan_file(file) if shard is None else (shard, ())
-
     total = sum(file_version(file.path)[0] for file in files)
     done = 0
     scans = list[_Scanned]()
     threads = storage.THREADS if any(urls.is_url(file.path) for file in files) else workers
     with ThreadPoolExecutor(min(threads, len(files), storage.THREADS)) as pool:
-        for each in pool.map(scan_unknown, files):
+        for each in pool.map(lambda file: _scan_file(file, known(file)), files):
             scans.append(each)
             done += each[0].bytes
             progress("scan", done, total)
@@ -107,13 +98,13 @@ def check_unchanged(path: str, shard: Shard) -> None:
     with raise_unreadable(path):
         now = storage.stat(path)
     if (now.nbytes, now.version) != (shard.bytes, shard.version):
-        raise SourceError(
-            f"{path} changed while it was counted ({shard.bytes} bytes before and {now.nbytes} "
-            "now); start again"
-        )
+        sizes = f"{shard.bytes} bytes before and {now.nbytes} now"
+        raise SourceError(f"{path} changed while it was counted ({sizes}); start again")
 
 
-def _scan_file(file: InputFile) -> _Scanned:
+def _scan_file(file: InputFile, known: Shard | None = None) -> _Scanned:
+    if known is not None:
+        return known, ()
     nbytes, version = file_version(file.path)  # before, so that a change while it is read is seen
     found = scan_shard(file.path, file.container, file.layout)
     shard = Shard(

@@ -67,7 +67,7 @@ class Case(NamedTuple):
 LINES = [
     Case("cut line", line(dumped(chat())[:-30]), "bad_json", "unexpected end"),
     Case("cut to one byte", line(b"{"), "bad_json", "unexpected end of data at character 1"),
-    Case("invalid UTF-8", line(dumped(chat(), "What", b"\xff\xfe")), "bad_utf8", "byte 43 is not UTF-8: write the file as UTF-8"),
+    Case("invalid UTF-8", line(dumped(chat(), "What", b"\xff\xfe")), "bad_utf8", "byte 43 is not UTF-8: write it as UTF-8"),
     Case("UTF-16", line(json.dumps(chat()).encode("utf-16").replace(b"\n", b"")), "bad_utf8", "UTF-8"),
     Case("NUL bytes alone", line(b"\0" * 50), "bad_json", "unexpected character"),
     Case("NUL bytes in a text", line(dumped(chat(), "What", b"a\0b")), "bad_json", "unexpected control character"),

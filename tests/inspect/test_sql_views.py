@@ -338,32 +338,10 @@ def prompted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_queries_from_stdin_are_locked_and_end_at_the_first_error(
+def test_columns_are_listed_where_there_is_no_terminal(
     prompted: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    given = "SELECT ';' AS one; -- ;\nCOPY packs TO 'a.csv';\nSELECT 3 AS three;"
-    monkeypatch.setattr(sys, "stdin", io.StringIO(given))
-    assert main(["sql", str(prompted / "index"), "--format", "csv"]) == 1
-    out, err = capfd.readouterr()
-    assert out == "one\n;\n" and err.count("\n") == 1
-    assert "is a COPY statement, and only SELECT is allowed" in err
-
-
-def test_stdin_is_read_where_it_is_no_terminal(
-    prompted: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    text = "-- first\nSELECT count(*) > 0 AS n\nFROM packs; SELECT 2 AS n"
-    for query in ([], ["-"]):
-        monkeypatch.setattr(sys, "stdin", io.StringIO(text))
-        assert main(["sql", str(prompted / "index"), *query, "--format", "csv"]) == 0
-        assert capfd.readouterr().out == "n\ntrue\nn\n2\n"
-    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
-    assert main(["sql", str(prompted / "index"), "-o", str(tmp_path / "a.csv")]) == 1
-    assert "the query holds 2 statements: give one at a time" in capfd.readouterr().err
-    monkeypatch.setattr(sys, "stdin", io.StringIO("\n-- nothing\n"))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("SELECT 1"))
     assert main(["sql", str(prompted / "index"), "--format", "csv"]) == 0
     assert "steps,micro_step,INTEGER\n" in capfd.readouterr().out
 
@@ -388,10 +366,11 @@ def test_lines_are_typed_until_they_are_complete(
     prompted: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = ["SELECT 1 + 1", "AS two", ";", "SELECT nosuch FROM packs;", ""]
-    lines += ["SELECT 3 AS three; SELECT 4 AS four;", "^D"]
+    lines += ["SELECT 3 AS three; SELECT 4 AS four;", "SELECT 4 AS four;", "^D"]
     typed(str(prompted / "index"), lines, monkeypatch)
     out, err = capsys.readouterr()
-    assert out.splitlines()[1:] == ["two", "2", "three", "3", "four", "4"]
+    assert out.splitlines()[1:] == ["two", "2", "four", "4"]
+    assert "the query holds 2 statements: give one at a time" in err
     assert 'Referenced column "nosuch" not found' in err
     lines = ["SELECT 5 AS five", "^C", "SELECT 6 AS six;", "quit", "SELECT 7 AS seven;"]
     typed(str(prompted / "index"), lines, monkeypatch)

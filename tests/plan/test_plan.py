@@ -290,7 +290,7 @@ def test_the_command_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert second.manifest["parent"] == first.id
     capsys.readouterr()
     assert main(["plan", "--continue", str(state)]) == 2
-    assert "needs -o DIR" in capsys.readouterr().err
+    assert "--output" in capsys.readouterr().err
 
 
 def test_what_cannot_be_continued_says_so(tmp_path: Path) -> None:

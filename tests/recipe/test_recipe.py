@@ -124,7 +124,7 @@ def test_what_is_written_is_read_again(
     sources: list[str], estimate: dict[str, Any], capacity: int, output: str
 ) -> None:
     plan = PlanOptions(capacity, seed=7)
-    recipe = Recipe(tuple(sources), estimate, plan, None, output, text="")
+    recipe = Recipe(tuple(sources), estimate, plan, output, text="")
     if "transform" in estimate:
         estimate["seed"] = 7
     made = recipe_given(sources, estimate | {"capacity": capacity, "seed": 7}, output)

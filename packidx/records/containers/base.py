@@ -70,12 +70,8 @@ class Container(ABC):
 
     @abstractmethod
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
-        """Hash a shard, count its records and find where tasks may start.
-
-        Raises:
-            SourceError: the file cannot be read or is broken as a whole, so that the number of its
-                records is unknown.
-        """
+        """Hash a shard, count its records and find where tasks may start; a SourceError if it is
+        broken as a whole, so that the number of its records is unknown."""
 
     @abstractmethod
     def read(self, path: str, record_range: RecordRange) -> Iterator[Record]:
@@ -83,11 +79,8 @@ class Container(ABC):
 
     @abstractmethod
     def read_one(self, path: str, at: Locator) -> Record:
-        """Read one record, by its byte range where it has one and by its row otherwise.
-
-        Raises:
-            SourceError: the file cannot be read, or has no such record.
-        """
+        """Read one record, by its byte range where it has one and by its row otherwise; a
+        SourceError if the file cannot be read, or has no such record."""
 
 
 class BrokenFile(Exception):
@@ -110,17 +103,11 @@ def name_path(path: str, copy: str = "") -> Iterator[None]:
 
 def too_few(path: str, row: int) -> SourceError:
     """The error of a shard that ends before a record that was counted."""
-    text = f"{path} has no record {row}: the shard is not the one that was counted"
-    return SourceError(f"{text}, so run estimate again")
+    return SourceError(f"{path} has no record {row}: the shard is not the one that was counted")
 
 
 class Cuts:
-    """Cuts a shard into ranges as it is read, none of them empty.
-
-    Args:
-        task_bytes: of work, after which a range ends.
-        task_records: after which it ends as well.
-    """
+    """Cuts a shard into ranges of `task_bytes` of work or `task_records`, as it is read."""
 
     def __init__(self, task_bytes: int, task_records: int = sys.maxsize) -> None:
         self._task_bytes, self._task_records = task_bytes, task_records
@@ -156,34 +143,25 @@ def file_version(path: str) -> tuple[int, str]:
 
 
 def read_bytes(path: str, at: Locator) -> bytes:
-    """The bytes of a record at its locator.
-
-    Raises:
-        SourceError: there is none, or the file is missing, unreadable or ends before the record.
-    """
-    row, offset, nbytes = at
-    if offset is None or nbytes is None:
-        raise SourceError(f"record {row} of {path} has no byte range: run estimate again")
+    """The bytes of a record at its locator; a SourceError if the file does not have all of them."""
+    if at.offset is None or at.nbytes is None:
+        raise SourceError(f"record {at.row} of {path} has no byte range: run estimate again")
     try:
-        data = storage.read_range(path, offset, nbytes)
+        data = storage.read_range(path, at.offset, at.nbytes)
     except (OSError, ValueError) as error:
         raise unreadable_error(path, error) from error
-    if len(data) < nbytes:
-        text = f"{path} has only {len(data)} of the {nbytes} bytes planned at offset {offset}: "
-        raise SourceError(f"{text}the shard is not the one that was counted, run estimate again")
+    if len(data) < at.nbytes:
+        text = f"{path} has only {len(data)} of the {at.nbytes} bytes planned at {at.offset}"
+        raise SourceError(f"{text}: it is not the shard that was counted, run estimate again")
     return data
 
 
 @contextlib.contextmanager
-def local_shard(path: str, *, check: bool = False) -> Iterator[str]:
-    """A file of this machine with the content of `path`, which errors in the block name.
-
-    Args:
-        check: compare a local copy with its digest, once per process.
-    """
+def local_shard(path: str) -> Iterator[str]:
+    """A file of this machine with the content of `path`, which errors in the block name."""
     copy = ""
     if urls.is_url(path):
         with raise_unreadable(path):
-            copy = cache.fetch_copy(path, check=check)
+            copy = cache.fetch_copy(path)
     with name_path(path, copy), raise_unreadable(path):
         yield copy or path

@@ -28,20 +28,7 @@ from packidx.format.terms import COLUMNS
 from packidx.io import cache, storage, urls
 from packidx.io.cache import content_of
 from packidx.io.files import refuse_open_files
-from packidx.records.containers.base import (
-    TASK_BYTES,
-    TASK_RECORDS,
-    BrokenFile,
-    Container,
-    Cuts,
-    Locator,
-    Record,
-    ShardScan,
-    file_version,
-    local_shard,
-    name_path,
-    read_bytes,
-)
+from packidx.records.containers import base
 from packidx.records.containers.tables import ARROW
 from packidx.records.media.references import name_type
 
@@ -62,13 +49,13 @@ _SCHEMA = pa.schema({"record": pa.binary()})
 _BATCH_BYTES, _BATCH_ROWS = 1 << 20, 1024
 
 
-class Lines(Container):
+class Lines(base.Container):
     """Uncompressed JSON Lines."""
 
-    def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
-        hasher, cuts, number = hashlib.sha256(), Cuts(task_bytes, TASK_RECORDS), 0
+    def scan(self, path: str, task_bytes: int = base.TASK_BYTES) -> base.ShardScan:
+        hasher, cuts, number = hashlib.sha256(), base.Cuts(task_bytes, base.TASK_RECORDS), 0
         cuts.at(0, 0, 0)
-        with local_shard(path, check=True) as here, open(here, "rb") as file:
+        with base.local_shard(path) as here, open(here, "rb") as file:
             offset = skip_bom(file)
             hasher.update(_BOM[:offset])
             while lines := file.readlines(SCAN_BLOCK):
@@ -78,11 +65,11 @@ class Lines(Container):
                     number += not line.isspace()
                     offset += len(line)
         ranges = cuts.ranges(offset, number, None)
-        return ShardScan(offset, hasher.hexdigest(), number, ranges)
+        return base.ShardScan(offset, hasher.hexdigest(), number, ranges)
 
-    def read(self, path: str, record_range: RecordRange) -> Iterator[Record]:
+    def read(self, path: str, record_range: RecordRange) -> Iterator[base.Record]:
         offset, row = record_range.start, record_range.first_row
-        with local_shard(path) as here, open(here, "rb", buffering=1 << 20) as file:
+        with base.local_shard(path) as here, open(here, "rb", buffering=1 << 20) as file:
             offset = offset or skip_bom(file)
             file.seek(offset)
             for line in file:
@@ -90,12 +77,12 @@ class Lines(Container):
                     return
                 if not line.isspace():
                     text = line.removesuffix(b"\n").removesuffix(b"\r")
-                    yield Record(decode_line(text), Locator(row, offset, len(text)))
+                    yield base.Record(decode_line(text), base.Locator(row, offset, len(text)))
                     row += 1
                 offset += len(line)
 
-    def read_one(self, path: str, at: Locator) -> Record:
-        return Record(decode_line(read_bytes(path, at)), at)
+    def read_one(self, path: str, at: base.Locator) -> base.Record:
+        return base.Record(decode_line(base.read_bytes(path, at)), at)
 
 
 def skip_bom(file: Any) -> int:
@@ -116,8 +103,7 @@ def decode_line(line: bytes) -> dict[str, Any] | BadRecord:
         try:
             line.decode()
         except UnicodeDecodeError as wrong:
-            text = f"byte {wrong.start} is not UTF-8: write the file as UTF-8"
-            return BadRecord("bad_utf8", text)
+            return BadRecord("bad_utf8", f"byte {wrong.start} is not UTF-8: write it as UTF-8")
         text = f"{getattr(error, 'msg', error)} at character {getattr(error, 'pos', 0)}"
         return BadRecord("bad_json", f"{text} of the record")
 
@@ -129,7 +115,7 @@ def as_record(value: Any) -> dict[str, Any] | BadRecord:
     return BadRecord("bad_record", f"the record is {name_type(value)}, not an object")
 
 
-class Converted(Container):
+class Converted(base.Container):
     """Shards of a kind that is read through a copy.
 
     Args:
@@ -141,50 +127,39 @@ class Converted(Container):
         self._text, _, self._codec = kind.partition(".")
         self._delimiter = delimiter
 
-    def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
-        with local_shard(path, check=True) as here:
+    def scan(self, path: str, task_bytes: int = base.TASK_BYTES) -> base.ShardScan:
+        with base.local_shard(path) as here:
             content = content_of(here)
-        found = ARROW.scan(self._make_copy(path, check=True), task_bytes)
-        return ShardScan(content.nbytes, content.sha256, found.num_records, found.ranges)
+        found = ARROW.scan(self._make_copy(path), task_bytes)
+        return base.ShardScan(content.nbytes, content.sha256, found.num_records, found.ranges)
 
-    def read(self, path: str, record_range: RecordRange) -> Iterator[Record]:
+    def read(self, path: str, record_range: RecordRange) -> Iterator[base.Record]:
         copy = self._make_copy(path)
-        with name_path(path, copy):
+        with base.name_path(path, copy):
             yield from map(_decode_row, ARROW.read(copy, record_range))
 
-    def read_one(self, path: str, at: Locator) -> Record:
+    def read_one(self, path: str, at: base.Locator) -> base.Record:
         copy = self._make_copy(path)
-        with name_path(path, copy):
+        with base.name_path(path, copy):
             return _decode_row(ARROW.read_one(copy, at))
 
-    def _make_copy(self, path: str, check: bool = False) -> str:
-        """Return the path of the copy of a shard.
-
-        Raises:
-            SourceError: the file cannot be read or is damaged, or the copy cannot be kept.
-        """
-        nbytes, version = file_version(path)
-        source = path
-        if not urls.is_url(path):
-            source = os.path.abspath(path)
-            version = f"{version} {os.stat(path).st_ctime_ns}"  # no copy has another file's
+    def _make_copy(self, path: str) -> str:
+        """Return the path of the copy of a shard; a SourceError if there can be none."""
+        nbytes, version = base.file_version(path)
+        source = path if urls.is_url(path) else os.path.abspath(path)
         key = f"{nbytes} {version} {self._text}.{self._codec} {self._delimiter} Arrow, 5"
         try:
-            return cache.make_copy(
-                source, key, functools.partial(self._write_copy, path), check=check
-            )
+            return cache.make_copy(source, key, functools.partial(self._write_copy, path))
         except OSError as error:
             refuse_open_files(error)
-            raise SourceError(
-                f"cannot convert {path} in the local cache {cache.get_folder()}: {error.strerror}; "
-                "make room there, or set PACKIDX_CACHE to another folder"
-            ) from error
+            text = f"cannot convert {path} in {cache.get_folder()}: {error.strerror}"
+            raise SourceError(f"{text}; make room, or set PACKIDX_CACHE") from error
 
     def _write_copy(self, path: str, target: str) -> None:
         """Write the records of a shard as batches of JSON texts."""
         texts: list[bytes] = []
         nbytes = 0
-        with local_shard(path) as here, pa.ipc.new_stream(target, _SCHEMA) as out:
+        with base.local_shard(path) as here, pa.ipc.new_stream(target, _SCHEMA) as out:
             for record in self._iter_records(here):
                 texts.append(_encode_record(record))
                 nbytes += len(texts[-1])
@@ -199,10 +174,8 @@ class Converted(Container):
             with open_text(path, self._codec) as file:
                 kind, holder = json_kind(file)
             if kind != "json":
-                raise BrokenFile(
-                    "it is no array of records, nor an object whose only list is one (docs/data.md "
-                    "joins COCO's lists): restore the file, or write one record a line"
-                )
+                text = "it is no array of records, nor an object whose only list is one"
+                raise base.BrokenFile(f"{text}: write one record a line (docs/data.md)")
         with open_text(path, self._codec) as file:
             if self._text == "json":
                 yield from list_records(file, holder)
@@ -227,7 +200,7 @@ def _encode_record(value: Any) -> bytes:
     return orjson.dumps([record.reason, record.detail])
 
 
-def _decode_row(row: Record) -> Record:
+def _decode_row(row: base.Record) -> base.Record:
     """The record in a row of the copy."""
     assert isinstance(row.data, dict)
     record = orjson.loads(row.data["record"])
@@ -237,11 +210,8 @@ def _decode_row(row: Record) -> Record:
 def cell_records(
     file: IO[bytes], delimiter: str, is_quoted: bool
 ) -> Iterator[dict[str, str] | BadRecord]:
-    """Yield the records of a table: cells are text, and none is empty.
-
-    Raises:
-        BrokenFile: there is no header, its names are empty or not unique, or a quote is not closed.
-    """
+    """Yield the records of a table: cells are text, and none is empty. Raise a BrokenFile if there
+    is no header, its names are empty or not unique, or a quote is not closed."""
     skip_bom(file)
     lines = (line.decode("utf-8", "surrogateescape") for line in file)
     options: dict[str, Any] = {} if is_quoted else {"quoting": csv.QUOTE_NONE}
@@ -255,7 +225,7 @@ def cell_records(
         except csv.Error as error:
             if "unexpected end" in str(error) or "limit" in str(error):
                 line = f"a quote in the last lines up to line {rows.line_num} is not closed"
-                raise BrokenFile(f"{line} ({error}): close it, or restore the file") from None
+                raise base.BrokenFile(f"{line} ({error}): close it, or restore the file") from None
             yield BadRecord("bad_row", f"line {rows.line_num}: {error}")
             continue
         if not "".join(cells).strip():
@@ -263,33 +233,26 @@ def cell_records(
         if not names:
             names = cells
             if "" in names or len(set(names)) < len(names):
-                raise BrokenFile(
-                    f"its first line must give every column a name of its own, not {names!r:.200}"
-                )
+                raise base.BrokenFile(f"give each column a name of its own, not {names!r:.200}")
         elif len(cells) != len(names):
-            what = f"the row has {len(cells)} cells for {len(names)} columns"
-            yield BadRecord("bad_row", what)
+            yield BadRecord("bad_row", f"the row has {len(cells)} cells for {len(names)} columns")
         else:
             yield {name: cell for name, cell in zip(names, cells, strict=True) if cell != ""}
     if not names:
-        raise BrokenFile("it is empty: its first line must name the columns")
+        raise base.BrokenFile("it is empty: its first line must name the columns")
 
 
 @contextmanager
 def open_text(path: str, codec: str) -> Iterator[IO[bytes]]:
-    """A file of this machine, open, its text uncompressed.
-
-    Raises:
-        SourceError: the file cannot be read.
-        BrokenFile: it is not compressed as its name says, or it is cut.
-    """
+    """A file of this machine, open, its text uncompressed; a BrokenFile if it is not compressed as
+    its name says, or cut."""
     what = CODECS.get(codec)
     with storage.raise_unreadable(path), open(path, "rb", opener=storage.open_regular) as packed:
         if what is None:
             yield packed
             return
         if not os.fstat(packed.fileno()).st_size:
-            raise BrokenFile(f"the {what} stream is cut: the file is empty")
+            raise base.BrokenFile(f"the {what} stream is cut: the file is empty")
         try:
             text: Any = pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), what)
             yield io.BufferedReader(text)
@@ -297,18 +260,15 @@ def open_text(path: str, codec: str) -> Iterator[IO[bytes]]:
             if getattr(error, "errno", None) is not None:  # of the disk
                 raise
             text = f"the {what} stream is broken or cut ({error}): restore the file"
-            raise BrokenFile(text) from None
+            raise base.BrokenFile(text) from None
 
 
 # -- JSON: an array of records, or an object that holds them in its only list ----------------------
 
 
 def list_records(file: IO[bytes], holder: str) -> Iterator[Any]:
-    """Yield the elements of an array, or of the list that an object has under a name.
-
-    Raises:
-        BrokenFile: the file is not JSON.
-    """
+    """Yield the elements of an array, or of the list that an object has under a name; a BrokenFile
+    if the file is not JSON."""
     import ijson  # readers of packs need no parser of JSON arrays
 
     skip_bom(file)
@@ -318,22 +278,17 @@ def list_records(file: IO[bytes], holder: str) -> Iterator[Any]:
             yield value
             number += 1
     except (ijson.JSONError, UnicodeDecodeError) as error:
-        why = " ".join(str(error).split())[:120]
-        raise BrokenFile(
-            f"it is not JSON, or cut, behind element {number} ({why}): restore the file, or write "
-            "one record a line"
-        ) from None
+        why = (
+            f"it is not JSON, or cut, behind element {number} ({' '.join(str(error).split()):.120})"
+        )
+        raise base.BrokenFile(f"{why}: restore the file, or write one record a line") from None
 
 
 def json_kind(file: IO[bytes]) -> tuple[str | None, str]:
-    """Return how a JSON file holds records and the name of the list that has them.
+    """Return how a JSON file holds records and the name of the list of an object that has them.
 
-    Returns:
-        "json" for an array, or an object that has one list, "jsonl" for lines, None for any other
-        object; and the name of the list of an object.
-
-    Raises:
-        BrokenFile: beside the list stands a text.
+    It is "json" for an array, or an object that has one list, "jsonl" for lines, None for any other
+    object. Raise a BrokenFile if beside the list stands a text.
     """
     skip_bom(file)
     while (first := file.read(1)).isspace():
@@ -357,8 +312,6 @@ def json_kind(file: IO[bytes]) -> tuple[str | None, str]:
         return None, ""
     for key, text in members.items():
         if isinstance(text, str) and text and (" " in text or key in _OWN):
-            raise BrokenFile(
-                f"{key!r} stands above its records and would reach none of them: write one record "
-                f"a line, as `jq -c '.{lists[0]}[]'` does"
-            )
+            cure = f"write one record a line, as `jq -c '.{lists[0]}[]'` does"
+            raise base.BrokenFile(f"{key!r} stands above its records and reaches none: {cure}")
     return "json", lists[0]

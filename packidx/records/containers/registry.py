@@ -64,36 +64,25 @@ def ending_of(name: str) -> str:
 
 
 def required_kind(uri: str, path: str) -> str:
-    """Return the container of a file of records.
-
-    Raises:
-        SourceError: the file is of no known kind.
-    """
+    """Return the container of a file of records; a SourceError if it is of no known kind."""
     if not urls.is_url(path) and not os.path.isfile(path):  # `find_shards` says what it is
         return DEFAULT
-    kind = kind_of(path)
-    if kind is not None:
+    if (kind := kind_of(path)) is not None:
         return kind
     if path.endswith(JSON):
         raise SourceError(
             f"{uri} holds one object that is no record: write an array of records, or one record a "
             "line; a mix of data sets is named mix.json, *.mix.json, meta.json or dataset_info.json"
         )
-    raise SourceError(
-        f"{uri} is of an unknown kind: known endings are {KNOWN}, and .yaml, .yml; unpack "
-        "compressed tars"
-    )
+    known = f"known endings are {KNOWN}, and .yaml, .yml"
+    raise SourceError(f"{uri} is of an unknown kind: {known}; unpack compressed tars")
 
 
 def kind_of(path: str) -> str | None:
     """Return the kind of a file by its name, and for ``.json`` by what it holds.
 
-    Returns:
-        One of `KINDS`, or None if the name has no known ending, or a ``.json`` file holds one
-        object without a list of records (a mix, a configuration).
-
-    Raises:
-        SourceError: the file cannot be read.
+    None if the name has no known ending, or a ``.json`` file holds one object without a list of
+    records (a mix, a configuration). A SourceError if the file cannot be read.
     """
     kind = _ENDINGS.get(ending_of(os.path.basename(path)))
     if kind is None or not path.endswith(JSON):

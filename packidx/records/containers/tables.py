@@ -17,18 +17,7 @@ from packidx.errors import BadRecord, SourceError
 from packidx.format.manifest import RecordRange
 from packidx.io.cache import content_of
 from packidx.recent import Recent
-from packidx.records.containers.base import (
-    TASK_BYTES,
-    TASK_RECORDS,
-    Container,
-    Cuts,
-    Locator,
-    Record,
-    ShardScan,
-    file_version,
-    local_shard,
-    too_few,
-)
+from packidx.records.containers import base
 
 _BATCH_BYTES = 4 << 20
 _CACHE_BYTES = 32 << 20
@@ -61,16 +50,12 @@ class TableFile:
         self._coming: tuple[int, Iterator[pa.RecordBatch]] = (-1, iter(()))  # (its row, batches)
 
     def record(self, row: int) -> dict[str, Any] | BadRecord:
-        """The record in one row; the batches last read for rows one by one are kept.
-
-        Raises:
-            SourceError: there is no such row, or the file is damaged.
-        """
+        """The record in one row; a SourceError if there is none. The last batches are kept."""
         for start, batch in reversed(self._kept.items()):
             if start <= row < start + batch.num_rows:
                 return record_at(batch, row - start)
         if not 0 <= row < self.starts[-1]:
-            raise too_few(self.path, row)
+            raise base.too_few(self.path, row)
         number = bisect.bisect_right(self.starts, row) - 1
         at, batches = self._coming
         if not self.starts[number] < at <= row:
@@ -82,10 +67,10 @@ class TableFile:
             if row < at:
                 self._coming = (at, batches)
                 return record_at(batch, row - (at - batch.num_rows))
-        raise too_few(self.path, row)
+        raise base.too_few(self.path, row)
 
 
-class Table(Container):
+class Table(base.Container):
     """A kind of file of tables; `start` and `end` of a range are numbers of groups.
 
     Args:
@@ -101,32 +86,32 @@ class Table(Container):
         self._open, self._remembered = open_file, open_remembered
         atexit.register(open_remembered.cache_clear)  # while all it needs is still there
 
-    def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
-        with local_shard(path, check=True) as here:
+    def scan(self, path: str, task_bytes: int = base.TASK_BYTES) -> base.ShardScan:
+        with base.local_shard(path) as here:
             content = content_of(here)
             file = self._open(here, True)
-        cuts, work = Cuts(task_bytes, TASK_RECORDS), 0
+        cuts, work = base.Cuts(task_bytes, base.TASK_RECORDS), 0
         for group, nbytes in enumerate(file.nbytes):
             cuts.at(group, file.starts[group], work)
             work += nbytes
         ranges = cuts.ranges(len(file.nbytes), file.starts[-1], work)
-        return ShardScan(content.nbytes, content.sha256, file.starts[-1], ranges)
+        return base.ShardScan(content.nbytes, content.sha256, file.starts[-1], ranges)
 
-    def read(self, path: str, record_range: RecordRange) -> Iterator[Record]:
+    def read(self, path: str, record_range: RecordRange) -> Iterator[base.Record]:
         row = record_range.first_row
-        with local_shard(path) as here:
-            file = self._remembered(here, file_version(here))
+        with base.local_shard(path) as here:
+            file = self._remembered(here, base.file_version(here))
             for number in range(record_range.start, min(record_range.end, len(file.nbytes))):
                 for batch in file.batches(number):
                     for record in records_of(batch):
-                        yield Record(record, Locator(row))
+                        yield base.Record(record, base.Locator(row))
                         row += 1
         if row != record_range.first_row + record_range.num_records:
-            raise too_few(path, row)
+            raise base.too_few(path, row)
 
-    def read_one(self, path: str, at: Locator) -> Record:
-        with local_shard(path) as here:
-            return Record(self._remembered(here, file_version(here)).record(at.row), at)
+    def read_one(self, path: str, at: base.Locator) -> base.Record:
+        with base.local_shard(path) as here:
+            return base.Record(self._remembered(here, base.file_version(here)).record(at.row), at)
 
 
 def records_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | BadRecord]:
@@ -178,11 +163,7 @@ def _broken_error(path: str, what: str, error: object) -> SourceError:
 
 
 def _open_parquet(path: str, is_checked: bool) -> TableFile:
-    """Open a Parquet file.
-
-    Raises:
-        SourceError: it is not a Parquet file, or it is broken.
-    """
+    """Open a Parquet file; a SourceError if it is none, or broken."""
     try:
         # Not read ahead: a row group of images may be larger than memory should grow. And of an
         # absolute path Arrow takes no part for a home folder or a URL.
@@ -206,14 +187,10 @@ def _open_parquet(path: str, is_checked: bool) -> TableFile:
 
 
 def _open_arrow(path: str, is_checked: bool) -> TableFile:
-    """Map the batches of an Arrow stream or file, which are not read.
+    """Map the batches of an Arrow stream or file, which are not read; a SourceError if it is none.
 
     Args:
-        is_checked: look whether the buffers of each batch hold what they say: reading them could
-            crash the process.
-
-    Raises:
-        SourceError: it is not an Arrow file, or cut or damaged.
+        is_checked: validate the buffers of each batch: reading a damaged one could crash.
     """
     try:
         file = pa.memory_map(path)

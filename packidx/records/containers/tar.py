@@ -30,19 +30,7 @@ from packidx.errors import BadRecord, SourceError
 from packidx.format.manifest import RecordRange
 from packidx.io import ranges, urls
 from packidx.io.ranges import Extent
-from packidx.records.containers.base import (
-    TASK_BYTES,
-    BrokenFile,
-    Container,
-    Cuts,
-    Locator,
-    Record,
-    ShardScan,
-    file_version,
-    name_path,
-    read_bytes,
-    too_few,
-)
+from packidx.records.containers import base
 from packidx.records.containers.lines import decode_line
 from packidx.records.media.references import media_in
 
@@ -95,13 +83,18 @@ class Sample:
         return sum(_BLOCK + size for size in sizes)
 
 
-class Tar(Container):
+class Tar(base.Container):
     """A WebDataset shard."""
 
     hashes_all = False
 
-    def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
-        hasher, cuts, work, nbytes = hashlib.sha256(), Cuts(task_bytes), 0, file_version(path)[0]
+    def scan(self, path: str, task_bytes: int = base.TASK_BYTES) -> base.ShardScan:
+        hasher, cuts, work, nbytes = (
+            hashlib.sha256(),
+            base.Cuts(task_bytes),
+            0,
+            base.file_version(path)[0],
+        )
         seen: list[tuple[int, str]] = []
         keys: list[str] = []
         end, blocks = 0, None
@@ -118,61 +111,55 @@ class Tar(Container):
                 for extension, file in sample.files.items():
                     hasher.update(f"{file.name}\0{file.nbytes}\0".encode())
                     hasher.update(sample.data.get(extension, b""))
-        except BrokenFile as error:
+        except base.BrokenFile as error:
             behind = f"sample {keys[-1]!r} is whole" if keys else "no sample is whole"
-            text = f"{path}: {error}; {behind}: restore the shard or write it again"
-            raise SourceError(text) from None
+            raise SourceError(f"{path}: {error}; {behind}: restore the shard") from None
         if not seen:
-            return ShardScan(nbytes, hasher.hexdigest(), 0, ())
+            return base.ShardScan(nbytes, hasher.hexdigest(), 0, ())
         torn = _find_torn(seen)
         parts = tuple(
             replace(part, torn=tuple(n for n in torn if 0 <= n - part.first_row < part.num_records))
             for part in cuts.ranges(end, len(seen), work)
         )
         edges = tuple((keys[at], seen[at][0] == _ORPHAN) for at in (0, -1))
-        return ShardScan(nbytes, hasher.hexdigest(), len(seen), parts, edges)
+        return base.ShardScan(nbytes, hasher.hexdigest(), len(seen), parts, edges)
 
-    def read(self, path: str, record_range: RecordRange) -> Iterator[Record]:
+    def read(self, path: str, record_range: RecordRange) -> Iterator[base.Record]:
         start, end = record_range.start, record_range.end
         row, blocks = record_range.first_row, None
         if urls.is_url(path):
             is_dense = _MOST < end - start < _SMALL * record_range.num_records
             blocks = ranges.blocks_of(path, end, _MOST if is_dense else ranges.BLOCK)
         whole = Extent(path, 0, end, blocks=blocks)
-        with name_path(path):
+        with base.name_path(path):
             for sample in samples_of(whole.open(), start, end, whole):
-                at = Locator(row, sample.start, sample.end - sample.start)
+                at = base.Locator(row, sample.start, sample.end - sample.start)
                 data = _data_of(sample)
                 if row in record_range.torn:
                     names = ", ".join(file.name for file in sample.files.values())
                     text = f"sample {sample.key!r} has only {names[:200]}: other members are "
                     text += "elsewhere in the shard, in another one, or missing; write the members"
                     data = BadRecord(TORN, f"{text} of a sample side by side")
-                yield Record(data, at, sample.key, sample.media)
+                yield base.Record(data, at, sample.key, sample.media)
                 row += 1
         if row < record_range.first_row + record_range.num_records:
-            raise too_few(path, row)
+            raise base.too_few(path, row)
 
-    def read_one(self, path: str, at: Locator) -> Record:
-        data = read_bytes(path, at)
-        with name_path(f"{path}, from byte {at.offset} on"):
+    def read_one(self, path: str, at: base.Locator) -> base.Record:
+        data = base.read_bytes(path, at)
+        with base.name_path(f"{path}, from byte {at.offset} on"):
             samples = list(samples_of(io.BytesIO(data), 0, len(data)))
         if len(samples) != 1:
-            raise SourceError(
-                f"{path} has {len(samples)} samples in {at.nbytes} bytes from byte {at.offset} on, "
-                "where one was counted: run estimate again"
-            )
-        return Record(_data_of(samples[0]), at, samples[0].key, samples[0].media)
+            text = f"{len(samples)} samples in {at.nbytes} bytes from byte {at.offset} on"
+            raise SourceError(f"{path} has {text}, where one was counted: run estimate again")
+        return base.Record(_data_of(samples[0]), at, samples[0].key, samples[0].media)
 
 
 def _find_torn(samples: Sequence[tuple[int, str]]) -> list[int]:
     """Return the rows of records whose media stand elsewhere in the shard, or are missing.
 
     A record lacks media that stand without a record under its base name, in whatever folder. A text
-    without a record lacks an image if most samples of the shard have one.
-
-    Args:
-        samples: kind and base name of each.
+    without a record lacks an image if most samples (kind and base name) of the shard have one.
     """
     apart = {name for kind, name in samples if kind == _ORPHAN}
     kinds = [kind for kind, _ in samples]
@@ -185,12 +172,7 @@ def _find_torn(samples: Sequence[tuple[int, str]]) -> list[int]:
 
 
 def samples_of(
-    file: IO[bytes],
-    start: int,
-    end: int,
-    source: Extent | None = None,
-    *,
-    is_archive: bool = False,
+    file: IO[bytes], start: int, end: int, source: Extent | None = None, *, is_archive: bool = False
 ) -> Iterator[Sample]:
     """Yield members grouped by key; one that its sample has already begins another of that key.
 
@@ -213,15 +195,13 @@ def samples_of(
             info = archive.next()
         except (tarfile.TarError, ValueError, OSError) as error:
             text = f"there is no header of a tar's member at byte {at} ({error})"
-            raise BrokenFile(text) from None
+            raise base.BrokenFile(text) from None
         if info is None:
             break
         archive.members = []  # type: ignore[attr-defined]  # it would keep them all
         if archive.offset > end:
-            raise BrokenFile(
-                f"the tar is cut inside member {info.name!r}, of which {info.size} bytes and their "
-                f"padding should be there from byte {info.offset_data} on"
-            )
+            text = f"{info.size} bytes and their padding from byte {info.offset_data} on"
+            raise base.BrokenFile(f"the tar is cut inside member {info.name!r}, which has {text}")
         at = archive.offset
         # As `webdataset`, pass over names without a key, or about the data set.
         split = None if info.isdir() or _META.match(info.name) else _NAME.fullmatch(info.name)
@@ -246,11 +226,11 @@ def samples_of(
         rest = file.read(_MOST + 1)
         if any(rest) or len(rest) > _MOST:
             text = f"there is neither a header of a tar's member at byte {at} nor its empty end"
-            raise BrokenFile(f"{text}: it is damaged, or two tars are joined")
+            raise base.BrokenFile(f"{text}: it is damaged, or two tars are joined")
         if len(rest) < _BLOCK or len(rest) % _BLOCK:
-            raise BrokenFile(f"the tar is cut: it stops at byte {at} without an empty block")
+            raise base.BrokenFile(f"the tar is cut: it stops at byte {at} without an empty block")
     elif at != end:
-        raise BrokenFile(f"there is no header of a tar's member at byte {at}")
+        raise base.BrokenFile(f"there is no header of a tar's member at byte {at}")
 
 
 def _data_of(sample: Sample) -> dict[str, Any] | BadRecord:
@@ -268,8 +248,7 @@ def _data_of(sample: Sample) -> dict[str, Any] | BadRecord:
         try:
             record = {_TEXT: text.decode(), **record}
         except UnicodeDecodeError:
-            detail = f"member {sample.files[_TEXT].name!r} is not UTF-8: write it anew"
-            return BadRecord("bad_utf8", detail)
+            return BadRecord("bad_utf8", f"member {sample.files[_TEXT].name!r} is not UTF-8")
     if record.get("id") in (None, ""):
         record["id"] = sample.key
     return {**record, KEY: sample.key}

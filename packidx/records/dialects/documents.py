@@ -8,21 +8,12 @@ from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation, Media
 from packidx.records.dialects.messages import build_document
 from packidx.records.dialects.raw_record import MEDIA_COLUMNS, RawRecord
-from packidx.records.media.references import (
-    MAX_TOKENS,
-    OBJECT,
-    check_integer,
-    clip_repr,
-    name_type,
-    text_of,
-)
+from packidx.records.media import references as refs
 
 
 def read_tokens(raw: RawRecord) -> Conversation | None:
-    """``input_ids``, and ``labels`` where not all of them are trained on.
-
-    Lists, tuples, NumPy arrays and Arrow lists of integers are taken.
-    """
+    """``input_ids``, and ``labels`` where not all of them are trained on: lists, tuples, NumPy
+    arrays or Arrow lists of integers."""
     ids, stated = raw.columns.get("input_ids"), raw.columns.get("labels")
     if ids is None:
         return None
@@ -39,16 +30,14 @@ def _check_ids(value: Any, name: str, extra: int) -> list[int]:
     items = value.tolist() if hasattr(value, "tolist") else value
     wrong = ""
     if not isinstance(items, list | tuple):
-        wrong = f"is {name_type(value)}, not a list of integers"
-    elif not len(items):
+        wrong = f"is {refs.name_type(value)}, not a list of integers"
+    elif not items:
         wrong = "is empty"
     elif not {*map(type, items)} <= {int}:
-        holds = "holds a boolean, and is" if bool in map(type, items) else f"is {clip_repr(items)},"
-        wrong = f"{holds} not a list of integers"
-    for at, item in enumerate(() if wrong else items):
-        if not 0 <= item <= MAX_TOKENS and item != extra:
-            wrong = f"holds {item} at {at}, which is not a token"
-            break
+        holds = "holds a boolean, and is" if bool in map(type, items) else "is"
+        wrong = f"{holds} {refs.clip_repr(items)}, not a list of integers"
+    elif bad := [item for item in items if not 0 <= item <= refs.MAX_TOKENS and item != extra]:
+        wrong = f"holds {bad[0]} at {items.index(bad[0])}, which is not a token"
     if wrong:
         raise BadRecord(f"bad_{name}", f"{name!r} {wrong}")
     return list(items)
@@ -60,12 +49,10 @@ def read_text(column: str, raw: RawRecord) -> Conversation | None:
     if text is None:
         return None
     if empty := sorted(MEDIA_COLUMNS & raw.columns.keys()):
-        text = f"the record has a {column!r} and nothing in {empty[0]!r}: a caption needs"
-        raise BadRecord(
-            "no_messages", f"{text} its medium, and records of text alone have no such column"
-        )
+        text = f"the record has a {column!r} and nothing in {empty[0]!r}: a caption needs a medium"
+        raise BadRecord("no_messages", f"{text}, and records of text alone have no such column")
     raw.unknown_keys += ["role"] * bool(raw.columns.get("role"))  # one message, and no document
-    return build_document(raw, [text_of(text, column)])
+    return build_document(raw, [refs.text_of(text, column)])
 
 
 def read_obelics(raw: RawRecord) -> Conversation | None:
@@ -77,8 +64,7 @@ def read_obelics(raw: RawRecord) -> Conversation | None:
     if not isinstance(texts, list) or not texts or not {*map(type, texts)} <= {str, type(None)}:
         return None
     if not isinstance(images, list):
-        text = "'texts' is a list of texts without a list of 'images' of the same length: a"
-        raise BadRecord("no_messages", f"{text} document has an image or a text in each place")
+        raise BadRecord("no_messages", "'texts' is a list without a list of 'images' beside it")
     if len(texts) != len(images):
         lengths = f"'texts' has {len(texts)} entries and 'images' {len(images)}"
         raise BadRecord("bad_turn", f"{lengths}: in each place is a text or an image")
@@ -103,17 +89,17 @@ def read_mmc4(raw: RawRecord) -> Conversation | None:
         return None
     before: dict[int, list[Any]] = {}
     for entry in infos:
-        info = entry if isinstance(entry, OBJECT) else {}
+        info = entry if isinstance(entry, refs.OBJECT) else {}
         stated = info.get("matched_text_index")
-        at = check_integer(stated, 0, len(texts) - 1, "matched_text_index", "bad_media")
+        at = refs.check_integer(stated, 0, len(texts) - 1, "matched_text_index", "bad_media")
         name = info.get("image_name") or info.get("raw_url")
         if at is None or not name:
-            text = f"an image of 'image_info' is {clip_repr(entry)}, without matched_text_index and"
+            text = f"'image_info' has {refs.clip_repr(entry)}, without matched_text_index and"
             raise BadRecord("bad_media", f"{text} image_name or raw_url")
         before.setdefault(at, []).append(name)
     parts: list[str | Media] = []
     for number, sentence in enumerate(texts):
-        text = text_of(sentence, f"sentence {number} of text_list")
+        text = refs.text_of(sentence, f"sentence {number} of text_list")
         parts += [" "] if number else []
         parts += [raw.medium("image", name) for name in before.get(number, ())]
         parts.append(text)

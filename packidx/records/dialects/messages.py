@@ -21,20 +21,7 @@ from packidx.format.manifest import Layout
 from packidx.format.terms import TAGS
 from packidx.records.conversation import SAID, Conversation, Media, Turn
 from packidx.records.dialects.raw_record import SYSTEM, Parts, RawRecord
-from packidx.records.media.references import (
-    LIST_KEYS,
-    OBJECT,
-    PART_KEYS,
-    clip_repr,
-    content_of,
-    kind_of_name,
-    media_entries,
-    name_type,
-    part_kind,
-    refuse_rounded,
-    role_of,
-    text_of,
-)
+from packidx.records.media import references as refs
 
 _CALL_ROLES = frozenset(("function_call", "tool_call"))
 OF_TEMPLATES = {"developer": "system", "function": "tool", "ipython": "tool"}
@@ -83,50 +70,43 @@ def read_messages(key: str, raw: RawRecord) -> Conversation | None:
 
 
 def read_chat(raw: RawRecord, messages: Any, name: str) -> Conversation:
-    """Return the conversation of a list of messages, or the document of a single one.
-
-    Args:
-        name: of the column that holds them, for errors.
-
-    Raises:
-        BadRecord: ``no_messages``, ``bad_turn``, ``unknown_role``, ``bad_media`` or
-            ``media_mismatch``.
-    """
-    if not isinstance(messages, list | tuple):
-        raise BadRecord("no_messages", f"{name!r} is {name_type(messages)}, not a list")
-    if not messages:
-        raise BadRecord("no_messages", f"{name!r} is empty")
-    if len(messages) == 1 and role_of(messages[0]) == DOCUMENT:
+    """Return the conversation of the list of messages in column `name`, or the document of a single
+    one; else a BadRecord (``no_messages``, ``bad_turn``, ``unknown_role``, ``bad_media``,
+    ``media_mismatch``)."""
+    if not isinstance(messages, list | tuple) or not messages:
+        has = (
+            "empty"
+            if isinstance(messages, list | tuple)
+            else f"{refs.name_type(messages)}, not a list"
+        )
+        raise BadRecord("no_messages", f"{name!r} is {has}")
+    if len(messages) == 1 and refs.role_of(messages[0]) == DOCUMENT:
         content = messages[0].get("content")
         return build_document(raw, content if isinstance(content, list | tuple) else [content])
     return build_chat(raw, read_turns(raw, messages))
 
 
 def build_chat(raw: RawRecord, turns: list[Turn]) -> Conversation:
-    """Return a conversation of turns, with the record's system prompt, tools and media.
-
-    Raises:
-        BadRecord: media and placeholders do not match, or a column asks for another conversation.
-    """
+    """Return a conversation of turns, with the record's system prompt, tools and media; a BadRecord
+    if media and placeholders do not match."""
     columns = raw.columns
     _refuse_flags(raw)
     raw.place(turns)
     raw.check()
     _refuse_cut(raw, turns)
     count, tools = raw.text_tokens, columns.get("tools")
-    if isinstance(tools, str) and tools.strip():  # LLaMA-Factory keeps them as JSON text
+    if isinstance(tools, str):  # LLaMA-Factory keeps them as JSON text
         try:
-            tools = orjson.loads(tools)
+            tools = orjson.loads(tools) if tools.strip() else None
         except ValueError:
             raise BadRecord("bad_record", "'tools' is text that is not JSON") from None
-    tools = None if isinstance(tools, str) else tools
     if not isinstance(tools, list | None):
-        raise BadRecord("bad_record", f"'tools' is {name_type(tools)}, not a list")
-    refuse_rounded(tools, "tools")
+        raise BadRecord("bad_record", f"'tools' is {refs.name_type(tools)}, not a list")
+    refs.refuse_rounded(tools, "tools")
     stated = [name for name in SYSTEM if columns.get(name) not in (None, "")]
     raw.refused |= dict.fromkeys(stated[1:], "a second system prompt")
     for name in stated[:1]:
-        system = text_of(columns[name], name)
+        system = refs.text_of(columns[name], name)
         if turns[0].role != "system":
             turns = [Turn("system", (system,)), *turns]
         elif turns[0].parts != (system,):
@@ -139,7 +119,7 @@ def pair_turns(raw: RawRecord, pairs: Sequence[tuple[Any, Any]]) -> list[Turn]:
     if not pairs:
         raise BadRecord("no_messages", "the record has no question with its answer")
     return [
-        Turn(role, raw.split(text_of(said, f"{role} of entry {number}")))
+        Turn(role, raw.split(refs.text_of(said, f"{role} of entry {number}")))
         for number, pair in enumerate(pairs)
         for role, said in zip(("user", "assistant"), pair, strict=True)
     ]
@@ -151,11 +131,7 @@ DOCUMENT = "document"
 
 def build_document(raw: RawRecord, content: Sequence[Any]) -> Conversation:
     """Return a document of texts and media, which are trained on as a whole; texts stay as they
-    are.
-
-    Raises:
-        BadRecord: ``no_messages``, it is empty; ``bad_turn``, ``bad_media`` or ``media_mismatch``.
-    """
+    are. A BadRecord (``no_messages``) if it is empty."""
     _refuse_flags(raw)
     parts = tuple(part for part in _read_parts(raw, content, 0, is_whole=True) if part != "")
     if not parts:
@@ -182,10 +158,10 @@ def standard_message(message: Any, layout: Layout) -> Any:
 
 def are_messages(value: Any, layout: Layout) -> bool:
     """Return True for a message, or a list of messages, that have a role."""
-    listed = [value] if isinstance(value, OBJECT) else value
+    listed = [value] if isinstance(value, refs.OBJECT) else value
     if not isinstance(listed, list | tuple) or not listed:
         return False
-    return all(role_of(standard_message(each, layout)) is not None for each in listed)
+    return all(refs.role_of(standard_message(each, layout)) is not None for each in listed)
 
 
 def read_turns(raw: RawRecord, messages: Sequence[Any]) -> list[Turn]:
@@ -194,9 +170,8 @@ def read_turns(raw: RawRecord, messages: Sequence[Any]) -> list[Turn]:
     is_own = bool(layout.tags or layout.ignore)
     turns: list[Turn] = []
     for number, message in enumerate(messages):
-        turn, is_call = _read_turn(
-            raw, standard_message(message, layout) if is_own else message, number
-        )
+        message = standard_message(message, layout) if is_own else message
+        turn, is_call = _read_turn(raw, message, number)
         if not is_call or not turns or turns[-1].role != "assistant":
             turns.append(turn)
             continue
@@ -212,15 +187,15 @@ def read_turns(raw: RawRecord, messages: Sequence[Any]) -> list[Turn]:
 
 def _read_turn(raw: RawRecord, message: Any, number: int) -> tuple[Turn, bool]:
     """Return a message as a turn, and whether its role is that of a call."""
-    if not isinstance(message, OBJECT):
-        raise BadRecord("bad_turn", f"turn {number} is {name_type(message)}, not an object")
+    if not isinstance(message, refs.OBJECT):
+        raise BadRecord("bad_turn", f"turn {number} is {refs.name_type(message)}, not an object")
     stated = message["role"] if "role" in message else message.get("from")
     role = ROLES.get(stated) if isinstance(stated, str) else None
     if role is None:
-        has = "no role" if stated is None else f"the role {clip_repr(stated)}"
+        has = "no role" if stated is None else f"the role {refs.clip_repr(stated)}"
         text = f"turn {number} has {has}: known are {', '.join(ROLES)}"
         raise BadRecord("unknown_role", text)
-    content = content_of(message)
+    content = refs.content_of(message)
     if len(message) == 2 and type(content) is str and stated not in _SPECIAL:  # as nearly all are
         return Turn(role, raw.split(content)), False
     raw.note_unknown(message, MESSAGE_KEYS)
@@ -235,7 +210,7 @@ def _read_turn(raw: RawRecord, message: Any, number: int) -> tuple[Turn, bool]:
             raise BadRecord("bad_turn", f"turn {number} has no content")
         extra["content"] = None
     for key in _CALLS & extra.keys():
-        refuse_rounded(extra[key], key)
+        refs.refuse_rounded(extra[key], key)
     if stated in OF_TEMPLATES:
         extra["role"] = stated
     parts = _read_parts(raw, content, number)
@@ -249,14 +224,10 @@ def _read_train_flag(message: Mapping[str, Any], number: int) -> bool | None:
     stated = {key: message[key] for key in sorted(_TRAIN_KEYS) if message.get(key) is not None}
     for key, value in stated.items():
         if type(value) not in (bool, int, float) or value not in (0, 1):
-            raise BadRecord(
-                "bad_turn", f"{key!r} of turn {number} is {clip_repr(value)}, not 0 or 1"
-            )
+            raise BadRecord("bad_turn", f"{key!r} of turn {number} is {refs.clip_repr(value)}")
     values = {bool(value) for value in stated.values()}
     if len(values) > 1:
-        raise BadRecord(
-            "bad_turn", f"turn {number} has {clip_repr(stated)}: they contradict each other"
-        )
+        raise BadRecord("bad_turn", f"turn {number} has {refs.clip_repr(stated)}, a contradiction")
     return values.pop() if values else None
 
 
@@ -268,9 +239,7 @@ def _read_calls(content: Any, number: int) -> list[dict[str, Any]]:
         raise BadRecord("bad_turn", f"the function call of turn {number} is not JSON") from None
     calls = calls if isinstance(calls, list) else [calls]
     if not calls or not all(isinstance(call, dict) and call.get("name") for call in calls):
-        raise BadRecord(
-            "bad_turn", f"turn {number} is not a function call with a name: {clip_repr(content)}"
-        )
+        raise BadRecord("bad_turn", f"turn {number} calls no function: {refs.clip_repr(content)}")
     return [{"type": "function", "function": call} for call in calls]
 
 
@@ -279,26 +248,27 @@ def _read_parts(raw: RawRecord, content: Any, number: int, is_whole: bool = Fals
     if isinstance(content, str):
         return raw.split(content)
     if not isinstance(content, list | tuple | None):
-        raise BadRecord("bad_turn", f"the content of turn {number} is {name_type(content)}")
+        raise BadRecord("bad_turn", f"the content of turn {number} is {refs.name_type(content)}")
     parts: list[str | Media] = []
     for part in content or ():
-        kind = part_kind(part)
+        kind = refs.part_kind(part)
         if isinstance(part, Media):
             parts.append(part)
         elif kind == "text":
-            raw.note_unknown(part, PART_KEYS)
+            raw.note_unknown(part, refs.PART_KEYS)
             text = part if isinstance(part, str) else part.get("text")
-            text = text_of(text, f"a text part of turn {number}")
+            text = refs.text_of(text, f"a text part of turn {number}")
             parts += [text] if is_whole or not text else raw.split(text)
         elif kind is not None:
             parts.append(raw.part(kind, part))
         else:
             has = (
-                f"of type {clip_repr(part.get('type'))}"
-                if isinstance(part, OBJECT)
-                else name_type(part)
+                f"of type {refs.clip_repr(part.get('type'))}"
+                if isinstance(part, refs.OBJECT)
+                else refs.name_type(part)
             )
-            text = f"turn {number} has a content part {has}: known are text, {', '.join(LIST_KEYS)}"
+            known = f"known are text, {', '.join(refs.LIST_KEYS)}"
+            text = f"turn {number} has a content part {has}: {known}"
             raise BadRecord("bad_turn", text)
     return tuple(parts)
 
@@ -330,9 +300,7 @@ def _refuse_cut(raw: RawRecord, turns: Sequence[Turn]) -> None:
     media = [part for turn in turns for part in turn.parts if isinstance(part, Media)]
     if [(m.kind, "frame_indices" in m.stated, isinstance(m.ref, list)) for m in media] != _WHOLE:
         return
-    times = {
-        name: str(value).strip() for name, value in raw.columns.items() if _END.fullmatch(name)
-    }
+    times = {key: str(value).strip() for key, value in raw.columns.items() if _END.fullmatch(key)}
     whole = str(raw.columns.get("duration"))
     if any(_TIME.fullmatch(time) and time != whole for time in times.values()):
         raw.refused |= dict.fromkeys(times, "a time in the video, which is taken as a whole")
@@ -349,14 +317,14 @@ def read_finevision(raw: RawRecord) -> Conversation | None:
 
     ``{"texts": [{"user": "What is it?", "assistant": "A cat."}], "images": ["a.png"]}``
     """
-    texts, pair = raw.columns.get("texts"), ("user", "assistant")
+    texts = raw.columns.get("texts")
     if not isinstance(texts, list) or not texts:
         return None
-    if not all(isinstance(entry, OBJECT) and entry.keys() >= {*pair} for entry in texts):
+    if not all(
+        isinstance(each, refs.OBJECT) and {"user", "assistant"} <= each.keys() for each in texts
+    ):
         return None
-    return build_chat(
-        raw, pair_turns(raw, [(entry["user"], entry["assistant"]) for entry in texts])
-    )
+    return build_chat(raw, pair_turns(raw, [(each["user"], each["assistant"]) for each in texts]))
 
 
 def read_loongforge(raw: RawRecord) -> Conversation | None:
@@ -368,38 +336,33 @@ def read_loongforge(raw: RawRecord) -> Conversation | None:
     texts, meta = columns.get("texts"), columns.get("_meta")
     if texts is None:
         return None
-    if isinstance(meta, OBJECT) and "token_lens" in meta:
-        text = "is a pack of samples (packidx export wds), not a record: read the sources"
-        raise BadRecord("bad_record", f"the record {text} that were exported")
+    if isinstance(meta, refs.OBJECT) and "token_lens" in meta:
+        raise BadRecord("bad_record", "the record is an exported pack: read the data it came from")
     words = (columns.get("media_type"), columns.get("media"))
     stated = next((word for word in words if word is not None), None)
     files = columns.get("media_files")
     if files is None and stated is not None:  # without a stated kind, a name is just a name
         files = columns.get("name")
-    own = {kind: media_entries(columns, kind)[0] for kind in LIST_KEYS}
+    own = {kind: refs.media_entries(columns, kind)[0] for kind in refs.LIST_KEYS}
     for file in _flatten_lists([] if files is None else files):
         if not isinstance(file, str):
-            raise BadRecord("bad_media", f"a name of a medium is {name_type(file)}, not text")
-        kind = kind_of_name(file) or (stated if isinstance(stated, str) else "")
-        if kind not in LIST_KEYS:
-            text = (
-                f"{clip_repr(file)} is of no known kind: neither media_type nor its ending says it"
-            )
+            raise BadRecord("bad_media", f"a name of a medium is {refs.name_type(file)}, not text")
+        kind = refs.kind_of_name(file) or (stated if isinstance(stated, str) else "")
+        if kind not in refs.LIST_KEYS:
+            text = f"neither media_type nor its ending says of which kind {refs.clip_repr(file)} is"
             raise BadRecord("bad_media", text)
         if own[kind] is not None:
-            has = f"the record has {own[kind]!r} beside the files of its texts"
-            raise BadRecord("bad_media", has)
+            raise BadRecord("bad_media", f"the record has {own[kind]!r} beside files of its texts")
         raw.list_media(kind, file)
     if isinstance(texts, list):
         return read_chat(raw, texts, "texts")
     if not isinstance(texts, dict) or texts.get("captions") is None:
-        text = f"'texts' is {name_type(texts)}, neither a list of turns nor prompts and captions"
+        text = f"'texts' is {refs.name_type(texts)}, neither turns nor prompts and captions"
         raise BadRecord("no_messages", text)
     captions = list(_flatten_lists(texts["captions"]))
     prompts = list(_flatten_lists(texts.get("prompts") or [""] * len(captions)))
     if len(prompts) != len(captions):
-        numbers = f"{len(prompts)} prompts, {len(captions)} captions"
-        raise BadRecord("bad_turn", f"'texts' has {numbers}")
+        raise BadRecord("bad_turn", f"{len(prompts)} prompts, {len(captions)} captions in 'texts'")
     return build_chat(raw, pair_turns(raw, list(zip(prompts, captions, strict=True))))
 
 

@@ -31,14 +31,7 @@ from packidx.records.conversation import Conversation
 from packidx.records.dialects.messages import are_messages, standard_message
 from packidx.records.dialects.qa import ANSWERS, QUESTIONS, is_blank, meaning_of
 from packidx.records.dialects.raw_record import RawRecord
-from packidx.records.media.references import (
-    OBJECT,
-    TURN_KEYS,
-    content_of,
-    name_type,
-    role_of,
-    turn_key,
-)
+from packidx.records.media import references as refs
 
 BESIDE = ("rejected_response", "rejected_messages")
 """Columns of an answer to avoid, beside a record that has the other one as its own."""
@@ -54,10 +47,10 @@ def refuse_preferences(raw: RawRecord) -> Conversation | None:
     record = raw.columns
     if _SIGNS.isdisjoint(record):
         return None
-    names = (*_SIDES, *TURN_KEYS, "prompt", "completion", "response")
+    names = (*_SIDES, *refs.TURN_KEYS, "prompt", "completion", "response")
     has = {name for name in names if is_answer(record.get(name))}
     bad = [name for name in BESIDE if name in has]
-    if "rejected" in has and ("chosen" in has or {"response", turn_key(record)} <= has):
+    if "rejected" in has and ("chosen" in has or {"response", refs.turn_key(record)} <= has):
         bad.append("rejected")
     tag, label = (_parse_verdict(record.get(name)) for name in ("kto_tag", "label"))
     is_swift = label is False and type(record["label"]) is not int
@@ -66,18 +59,12 @@ def refuse_preferences(raw: RawRecord) -> Conversation | None:
     if not bad:
         return None
     text = f"the record has an answer to avoid, or a verdict, in {' and '.join(map(repr, bad))}"
-    raise BadRecord(
-        "preference_data",
-        f"{text}, and a pack needs to know which answer to train on: take one side of a pair, "
-        "--pair chosen, or keep the records to train on, without a verdict",
-    )
+    cure = "take one side of a pair, --pair chosen, or keep the good records, without a verdict"
+    raise BadRecord("preference_data", f"{text}: {cure}")
 
 
 def take_side(columns: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
     """Return the columns of one side of a pair, messages with the standard keys and roles.
-
-    Args:
-        columns: by their standard names; they are not changed.
 
     Raises:
         BadRecord: ``no_pair``, the record has none, or ``bad_pair``, it cannot be understood.
@@ -88,9 +75,8 @@ def take_side(columns: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
     if not (has_both or beside):
         names = f"only {' and '.join(map(repr, has))}" if has else ", ".join(sorted(record)[:20])
         text = f"the record has {names or 'nothing'}, and --pair takes one side of a pair: give"
-        raise BadRecord(
-            "no_pair", f"{text} 'chosen' and 'rejected', or 'rejected_response' beside an answer"
-        )
+        sides = "'chosen' and 'rejected', or 'rejected_response' beside an answer"
+        raise BadRecord("no_pair", f"{text} {sides}")
     if record.get("input_ids") is not None:
         raise _bad_pair("the record has input_ids, and they name no side")
     rest = {k: v for k, v in record.items() if k not in _SIDES and k != "_text_tokens"}
@@ -102,19 +88,21 @@ def take_side(columns: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
         return _with_answer(rest, record[side], side, next(n for n in ANSWERS if n not in own))
     if len(beside) > 1:
         raise _bad_pair(f"the record has both {' and '.join(map(repr, BESIDE))}")
-    answer, key = record[beside[0]], turn_key(rest)
+    answer, key = record[beside[0]], refs.turn_key(rest)
     if "rejected_messages" in beside:
-        turns = [answer] if isinstance(answer, OBJECT) else answer
+        turns = [answer] if isinstance(answer, refs.OBJECT) else answer
         return {**{k: v for k, v in rest.items() if k != key}, "messages": turns}
     if not isinstance(answer, str):
-        raise _bad_pair(f"'rejected_response' is {name_type(answer)}, not one text")
+        raise _bad_pair(f"'rejected_response' is {refs.name_type(answer)}, not one text")
     if key is None:
         return _with_answer(rest, answer, side, own[0] if own else "response")
     turns = rest[key]
-    if not isinstance(turns, list | tuple) or not turns or role_of(turns[-1]) in (None, *_ASKING):
-        raise _bad_pair(
-            f"the last turn of {key!r} is no answer that 'rejected_response' could replace"
-        )
+    if (
+        not isinstance(turns, list | tuple)
+        or not turns
+        or refs.role_of(turns[-1]) in (None, *_ASKING)
+    ):
+        raise _bad_pair(f"the last turn of {key!r} is no answer for 'rejected_response' to replace")
     return {**rest, key: [*turns[:-1], {"role": "assistant", "content": answer}]}
 
 
@@ -125,7 +113,7 @@ def _bad_pair(text: str) -> BadRecord:
 def _standard_messages(columns: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
     """Return the columns that hold messages, in standard form; JSON of them in text is decoded."""
     changed: dict[str, Any] = {}
-    for name in (turn_key(columns) or "", "prompt", "chosen", "rejected", "rejected_messages"):
+    for name in (refs.turn_key(columns) or "", "prompt", "chosen", "rejected", "rejected_messages"):
         value = columns.get(name)
         if isinstance(value, str) and value[:1] in ("[", "{"):
             try:
@@ -150,7 +138,7 @@ def _parse_verdict(value: Any) -> bool | None:
 def is_answer(value: Any) -> bool:
     """Return True for text, a message or messages: no flag, number or empty cell."""
     items = value if isinstance(value, list | tuple) else [value]
-    return bool(value) and all(isinstance(item, (str, *OBJECT)) for item in items)
+    return bool(value) and all(isinstance(item, (str, *refs.OBJECT)) for item in items)
 
 
 def _with_answer(rest: dict[str, Any], answer: Any, side: str, column: str) -> dict[str, Any]:
@@ -159,43 +147,37 @@ def _with_answer(rest: dict[str, Any], answer: Any, side: str, column: str) -> d
 
     Messages of a side that begin with those of the user are the whole conversation.
     """
-    key = turn_key(rest)
+    key = refs.turn_key(rest)
     question = next((name for name in QUESTIONS if rest.get(name) is not None), None)
     if isinstance(answer, str):
         if question is None and key is None:
             raise _bad_pair(f"{side!r} is text without a 'prompt': give what was asked, or turns")
         if question is not None and isinstance(rest[question], str):
             if key is not None:
-                raise _bad_pair(
-                    f"the record has both {question!r} and {key!r}: leave one of them out"
-                )
+                raise _bad_pair(f"the record has both {question!r} and {key!r}: leave one out")
             return {**rest, column: answer}
         answer = {"role": "assistant", "content": answer}
-    turns = [answer] if isinstance(answer, OBJECT) else list(answer)
+    turns = [answer] if isinstance(answer, refs.OBJECT) else list(answer)
     if isinstance(turns[0], str):
         raise _bad_pair(f"{side!r} is a list of texts: give one answer")
     name = "prompt" if rest.get("prompt") is not None else key
     asked: Any = None if name is None else rest[name]
     asked = {"role": "user", "content": asked} if isinstance(asked, str) else asked
-    asked = [asked] if isinstance(asked, OBJECT) else asked
+    asked = [asked] if isinstance(asked, refs.OBJECT) else asked
     if asked is not None and (not is_answer(asked) or isinstance(asked[0], str)):
-        raise _bad_pair(f"{name!r} is {name_type(asked)}, neither text nor turns")
-    kept = {name: value for name, value in rest.items() if name not in ("prompt", *TURN_KEYS)}
-    if role_of(turns[0]) in _ASKING:
+        raise _bad_pair(f"{name!r} is {refs.name_type(asked)}, neither text nor turns")
+    kept = {name: value for name, value in rest.items() if name not in ("prompt", *refs.TURN_KEYS)}
+    if refs.role_of(turns[0]) in _ASKING:
         first, whole = (
-            [content_of(turn) for turn in each if role_of(turn) in _ASKING]
+            [refs.content_of(turn) for turn in each if refs.role_of(turn) in _ASKING]
             for each in (asked or (), turns)
         )
         begins = first in (whole[: len(first)], whole[1 : len(first) + 1])
         if not begins or len(turns) < len(asked or ()):
-            raise _bad_pair(
-                f"{side!r} is a conversation that does not begin with {name!r}: drop one"
-            )
+            raise _bad_pair(f"{side!r} is a conversation that does not begin with {name!r}")
         return {**kept, "messages": turns}
     if asked is None:
         raise _bad_pair(f"{side!r} is an answer, and nothing says what was asked: give a 'prompt'")
-    if role_of(asked[-1]) not in (*_ASKING, *_OF_TOOLS):
-        raise _bad_pair(
-            f"{name!r} ends with an answer, before that in {side!r}: end it with a question"
-        )
+    if refs.role_of(asked[-1]) not in (*_ASKING, *_OF_TOOLS):
+        raise _bad_pair(f"{name!r} ends with an answer, before {side!r}: end it with a question")
     return {**kept, "messages": [*asked, *turns]}

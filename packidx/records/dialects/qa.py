@@ -23,14 +23,9 @@ from typing import Any
 
 from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation
-from packidx.records.dialects.messages import (
-    are_messages,
-    build_chat,
-    pair_turns,
-    read_turns,
-)
+from packidx.records.dialects.messages import are_messages, build_chat, pair_turns, read_turns
 from packidx.records.dialects.raw_record import CAPTIONS, URLS, RawRecord
-from packidx.records.media.references import OBJECT, clip_repr, refuse_rounded, text_of, texts_of
+from packidx.records.media import references as refs
 
 ANSWERS = ("response", "completion", "output", "answer", "answers", "answerKey")
 """Columns of an answer."""
@@ -73,7 +68,7 @@ def read_answer(form: tuple[str, str | None, str], raw: RawRecord) -> Conversati
     if not (isinstance(asked, str) and isinstance(said, str)):
         listed = [
             [{"role": role, "content": value}] if isinstance(value, str)
-            else [dict(value)] if isinstance(value, OBJECT) else value
+            else [dict(value)] if isinstance(value, refs.OBJECT) else value
             for role, value in (("user", asked), ("assistant", said))
         ]  # fmt: skip
         if all(are_messages(each, layout) for each in listed):
@@ -83,7 +78,7 @@ def read_answer(form: tuple[str, str | None, str], raw: RawRecord) -> Conversati
             ]
             return build_chat(raw, turns + read_turns(raw, listed[1]))
     texts = [asked, record.get(beside) if beside else None]
-    asked = "\n".join(text_of(text, question) for text in texts if text not in (None, ""))
+    asked = "\n".join(refs.text_of(text, question) for text in texts if text not in (None, ""))
     said = answer_text(said, answer, is_first=layout.answers == "first")
     _refuse_beside(raw, answer, said, asked)
     before = record.get("history") or []
@@ -106,23 +101,16 @@ def read_caption(column: str, raw: RawRecord) -> Conversation | None:
 
 
 def answer_text(value: Any, name: str, *, is_first: bool = False) -> str:
-    """Return an answer as text.
-
-    Args:
-        value: in the column `name`.
-        is_first: take the first of several answers.
-
-    Raises:
-        BadRecord: ``bad_turn``, there is none, or there are several that differ.
-    """
+    """Return the answer in the column `name` as text, the first of several if `is_first`; a
+    BadRecord (``bad_turn``) if there is none, or there are several that differ."""
     if name in ("answer", "answers") and not isinstance(value, str):
         value = _one_of(value, name, is_first)
     elif name == "answers" and (value[:1], value.rstrip()[-1:]) in (("[", "]"), ("{", "}")):
-        text = f"{name!r} is {clip_repr(value)}, a text that may be a list of answers"
+        text = f"{name!r} is {refs.clip_repr(value)}, a text that may be a list of answers"
         raise BadRecord("bad_turn", f"{text}: name it 'answer' if it is one, or use a --transform")
-    refuse_rounded(value, name)
+    refs.refuse_rounded(value, name)
     is_number = type(value) in (int, float) and math.isfinite(value)
-    text = str(value) if is_number else text_of(value, name)
+    text = str(value) if is_number else refs.text_of(value, name)
     if is_blank(text):
         raise BadRecord("bad_turn", f"{name!r} is {text!r}, no answer: a --transform leaves it out")
     return text
@@ -130,12 +118,12 @@ def answer_text(value: Any, name: str, *, is_first: bool = False) -> str:
 
 def _one_of(value: Any, name: str, is_first: bool) -> Any:
     """Return the answer of a list of equal ones; also from objects, as VQA and SQuAD have them."""
-    if isinstance(value, OBJECT):
+    if isinstance(value, refs.OBJECT):
         key = "answer" if "answer" in value else "text"
         for other, held in value.items():
-            says_more = held and other not in (key, *_BESIDE) and texts_of(held)
+            says_more = held and other not in (key, *_BESIDE) and refs.texts_of(held)
             if says_more or ("correct" in other and held is not None and not held):
-                text = f"{name!r} is {clip_repr(dict(value))}, which says more than an answer"
+                text = f"{name!r} is {refs.clip_repr(dict(value))}, which says more than an answer"
                 raise BadRecord("bad_turn", f"{text}: a --transform says what is meant")
         value = value.get(key)
     if not isinstance(value, list | tuple):
@@ -144,7 +132,7 @@ def _one_of(value: Any, name: str, is_first: bool) -> Any:
     if not answers:
         raise BadRecord("bad_turn", f"{name!r} is empty: the question has no answer")
     if not is_first and any(repr(each) != repr(answers[0]) for each in answers):
-        several = f"{name!r} has different answers, {clip_repr(answers)}"
+        several = f"{name!r} has different answers, {refs.clip_repr(answers)}"
         raise BadRecord("bad_turn", f"{several}: --answers first or a --transform says which")
     return answers[0]
 
@@ -165,12 +153,8 @@ def _refuse_beside(raw: RawRecord, column: str, said: str, asked: str = "") -> N
     """Refuse choices, another answer, a verdict that an answer is wrong, and a choice's number.
 
     Args:
-        column: of the answer.
-        said: the answer as text.
+        column: of the answer, which says `said`.
         asked: the question; empty for a caption, which has no choices.
-
-    Raises:
-        BadRecord: ``bad_turn``, the answer may be the number of a choice in the question.
     """
     record = raw.columns
     is_lettered = not (is_blank(record.get("A")) or is_blank(record.get("B")))
@@ -182,12 +166,11 @@ def _refuse_beside(raw: RawRecord, column: str, said: str, asked: str = "") -> N
         is_number = type(value) in (int, float)
         held = value if isinstance(value, list | tuple) else [value]
         texts = [str(each) for each in held if type(each) in (int, float)]
-        texts += [*filter(None, map(_normalize_words, texts_of(value)))]
+        texts += [*filter(None, map(_normalize_words, refs.texts_of(value)))]
         if what == "a verdict":  # of a caption, any label is one
             word, is_label = str(value).strip().casefold().removesuffix(".0"), name == "label"
-            is_own = str(value) == said or (
-                is_label and _normalize_words(said) in ("yes", "no", *_TRUTH)
-            )
+            is_truth = _normalize_words(said) in ("yes", "no", *_TRUTH)
+            is_own = str(value) == said or (is_label and is_truth)
             is_verdict = word in _WRONG or (is_label and column in CAPTIONS and word in _RIGHT)
             is_refused = is_verdict and not is_own and isinstance(value, str | float | int)
         elif not asked or (is_number and (what == "choices" or is_text)):
@@ -203,7 +186,7 @@ def _refuse_beside(raw: RawRecord, column: str, said: str, asked: str = "") -> N
         return
     is_choice = is_text and re.search(rf"[.):\]]\s*{re.escape(said)}(?![\w.])", asked)
     if 0 <= float(said) <= len(labels) > 1 and not is_choice:
-        text = f"{column!r} is {clip_repr(record[column])}, which may be the number of a choice"
+        text = f"{column!r} is {refs.clip_repr(record[column])}, perhaps the number of a choice"
         raise BadRecord("bad_turn", f"{text}: a --transform says of which one")
 
 

@@ -29,38 +29,23 @@ from packidx.format.manifest import DEFAULT, Layout
 from packidx.format.terms import COLUMNS
 from packidx.io.ranges import Extent
 from packidx.records.conversation import Conversation, Media, Turn
-from packidx.records.media.references import (
-    EXTENSIONS,
-    LIST_KEYS,
-    MAX_TOKENS,
-    OBJECT,
-    PAGES,
-    PART_KEYS,
-    REFERENCE_KEYS,
-    TURN_KEYS,
-    check_integer,
-    is_empty,
-    kind_of_name,
-    media_entries,
-    media_in,
-    medium_of,
-    name_type,
-    turn_key,
-)
+from packidx.records.media import references as refs
 
 Parts = tuple[str | Media, ...]
 
-_BYTES = tuple(sorted(EXTENSIONS["image"]))
+_BYTES = tuple(sorted(refs.EXTENSIONS["image"]))
 _FILES = {
     name: prefix or None
-    for prefix in ("", *LIST_KEYS, *(f"{kind}s" for kind in LIST_KEYS))
+    for prefix in ("", *refs.LIST_KEYS, *(f"{kind}s" for kind in refs.LIST_KEYS))
     for name in (f"{prefix}_file_name".strip("_"), f"{prefix}_file_names".strip("_"))
 }
 URLS = ("URL", "url")
 """Columns of where the image of a caption was."""
-MEDIA_COLUMNS = frozenset((*(key for keys in LIST_KEYS.values() for key in keys), *_BYTES, *_FILES))
+MEDIA_COLUMNS = frozenset(
+    (*(k for keys in refs.LIST_KEYS.values() for k in keys), *_BYTES, *_FILES)
+)
 """Columns that show that a data set's records have media, even where one of them is empty."""
-_TEXTS = frozenset((*TURN_KEYS, "texts", "text_list"))
+_TEXTS = frozenset((*refs.TURN_KEYS, "texts", "text_list"))
 
 _PLACEHOLDER, _TWICE = (re.compile(p) for p in ("<(image|video|audio)>", "<<(image|video|audio)>>"))
 _SHOWN = "image|img|pic|picture|photo|video|vid|frame|vision|media|audio|sound|speech"
@@ -140,16 +125,16 @@ class RawRecord:
         """Media that placeholders stand for, by kind."""
         columns = self.columns
         listed = {
-            kind: media_entries(columns, kind)[1]
-            for kind, keys in LIST_KEYS.items()
+            kind: refs.media_entries(columns, kind)[1]
+            for kind, keys in refs.LIST_KEYS.items()
             if not columns.keys().isdisjoint(keys)
         }
         if any(listed.values()):
             return listed
         if self._members and self.stated_kinds != frozenset():
             self._is_inferred = True
-            for kind in LIST_KEYS:
-                names = [name for name in self._members if kind_of_name(name) == kind]
+            for kind in refs.LIST_KEYS:
+                names = [name for name in self._members if refs.kind_of_name(name) == kind]
                 if len({re.sub(r"\d+\.", ".", name) for name in names}) == 1:
                     names.sort(key=lambda name: (len(name), name))  # tars may have 10 before 2
                 listed |= {kind: names} if names else {}
@@ -166,17 +151,15 @@ class RawRecord:
                 continue
             names = [name for name in (value if isinstance(value, list) else [value]) if name]
             if wrong := next((name for name in names if not isinstance(name, str)), None):
-                raise BadRecord(
-                    "bad_media", f"{column!r} has {name_type(wrong)}, not a file's name"
-                )
-            kinds = [prefix.removesuffix("s") if prefix else kind_of_name(name) for name in names]
+                raise BadRecord("bad_media", f"{column!r} has {refs.name_type(wrong)}, no name")
+            kinds = [prefix.removesuffix("s") if prefix else refs.kind_of_name(n) for n in names]
             for name, kind in zip(names, kinds, strict=True):
                 if kind is not None:
                     listed.setdefault(kind, []).append(name)
             self.consumed |= set() if None in kinds else {column}
         if listed:
             return listed
-        held = [name for name in _BYTES if isinstance(columns.get(name), (bytes, *OBJECT))]
+        held = [name for name in _BYTES if isinstance(columns.get(name), (bytes, *refs.OBJECT))]
         if not held and (columns.get("caption"), columns.get("TEXT")) != (None, None):
             held = [name for name in URLS if columns.get(name) and type(columns[name]) is str][:1]
         self.consumed.update(held)
@@ -195,13 +178,13 @@ class RawRecord:
         """Kinds of media that a WebDataset sample, or a record of ``texts``, says it has; None if
         it does not say."""
         columns = self.columns
-        has_texts = columns.get("texts") is not None and turn_key(columns) is None
+        has_texts = columns.get("texts") is not None and refs.turn_key(columns) is None
         if not (self._is_sample or "texts" in columns or "text_list" in columns):
             return None
         words = [columns.get("media_type"), columns.get("media") if has_texts else None]
         word = next((word for word in words if word is not None), None)
         kinds = frozenset(word.split("+")) if isinstance(word, str) else frozenset(("",))
-        return frozenset() if word == "text" else kinds if kinds <= LIST_KEYS.keys() else None
+        return frozenset() if word == "text" else kinds if kinds <= refs.LIST_KEYS.keys() else None
 
     @cached_property
     def may_have_media(self) -> bool:
@@ -212,7 +195,7 @@ class RawRecord:
         return (
             bool(self.listed)
             or not MEDIA_COLUMNS.isdisjoint(others)
-            or any(_is_opaque(value) or media_in(value) is not None for value in values)
+            or any(_is_opaque(value) or refs.media_in(value) is not None for value in values)
         )
 
     @property
@@ -221,7 +204,7 @@ class RawRecord:
         stated = self.columns.get("_text_tokens")
         if isinstance(stated, str) and re.fullmatch("-?[0-9]{1,20}", stated):
             stated = int(stated)
-        return check_integer(stated, 0, MAX_TOKENS, "_text_tokens", "bad_text_tokens")
+        return refs.check_integer(stated, 0, refs.MAX_TOKENS, "_text_tokens", "bad_text_tokens")
 
     # -- media in order of appearance --------------------------------------------------------------
 
@@ -229,7 +212,7 @@ class RawRecord:
         """Return a text and the media that its placeholders stand for, in order."""
         if "<" not in text:
             return (text,) if text else ()
-        if "<img>" in text and (kind := media_in(text)) is not None:
+        if "<img>" in text and (kind := refs.media_in(text)) is not None:
             text = f"a text, in <img>…</img>, holds a medium ({kind}) that no field refers to"
             cure = f"add it to the record's {kind}s and put <{kind}> in the text"
             raise BadRecord(UNUSED, f"{text}: {cure}, or use a --transform")
@@ -240,8 +223,7 @@ class RawRecord:
             self.has_literal = True
             return (text,)
         if "<<" in text and (mark := _TWICE.search(text)) is not None:
-            text = f"a text has {mark[0]!r}: write <{mark[1]}> in its place"
-            raise BadRecord("media_mismatch", text)
+            raise BadRecord("media_mismatch", f"a text has {mark[0]!r}: write <{mark[1]}>")
         pieces = enumerate(_PLACEHOLDER.split(text))
         return tuple(self.next(piece) if number % 2 else piece for number, piece in pieces if piece)
 
@@ -267,22 +249,22 @@ class RawRecord:
 
     def medium(self, kind: str, entry: Any) -> Media:
         """Return the medium that an entry of a list stands for."""
-        self.note_unknown(entry, PART_KEYS)
-        medium = medium_of(kind, entry)
+        self.note_unknown(entry, refs.PART_KEYS)
+        medium = refs.medium_of(kind, entry)
         medium.ref = self._find_member(medium.ref) if self._members else medium.ref
         self.has_medium = True
         return medium
 
     def note_unknown(self, entry: Any, known: frozenset[str]) -> None:
         """Note the keys of a message, a part or an entry that have a value and are not `known`."""
-        if type(entry) is str or not isinstance(entry, OBJECT):
+        if type(entry) is str or not isinstance(entry, refs.OBJECT):
             return
         if not entry.keys() <= known:
             self.unknown_keys += [
-                key for key, value in entry.items() if key not in known and not is_empty(value)
+                key for key, value in entry.items() if key not in known and not refs.is_empty(value)
             ]
-        for key in REFERENCE_KEYS if known is PART_KEYS else ():
-            self.note_unknown(entry.get(key), PART_KEYS)
+        for key in refs.REFERENCE_KEYS if known is refs.PART_KEYS else ():
+            self.note_unknown(entry.get(key), refs.PART_KEYS)
 
     def _find_member(self, ref: Any) -> Any:
         """Return the content of the sample's file that is named by its whole name, or by its
@@ -299,11 +281,8 @@ class RawRecord:
 
     def place(self, turns: list[Turn]) -> None:
         """Put media without a place before the first user's words, kind by kind: those of the
-        record's own lists, and the sample's only file.
-
-        Raises:
-            BadRecord: ``media_mismatch``, a text has another tool's placeholder.
-        """
+        record's own lists, and the sample's only file. Raise ``media_mismatch`` if a text has
+        another tool's placeholder."""
         at = next((n for n, turn in enumerate(turns) if turn.role == "user"), None)
         if at is None:
             return
@@ -311,7 +290,7 @@ class RawRecord:
         says_kinds = bool(self._members) and self.stated_kinds is not None
         front = [
             self.next(kind)
-            for kind in LIST_KEYS
+            for kind in refs.LIST_KEYS
             if (held := self.listed.get(kind)) and kind not in self._used and kind not in shown
             if not self._is_inferred
             or (len(held) == 1 and (says_kinds or len(self._media_members()) == 1))
@@ -328,12 +307,8 @@ class RawRecord:
             turns[at] = replace(turns[at], parts=(*front, *turns[at].parts), text_as_list=False)
 
     def check(self) -> None:
-        """Compare placeholders with media.
-
-        Raises:
-            BadRecord: ``media_mismatch``, the record has more or fewer placeholders than media;
-                `UNUSED`, a file of its sample has no place.
-        """
+        """Raise ``media_mismatch`` if the record has more or fewer placeholders than media, and
+        `UNUSED` if a file of its sample has no place."""
         if self._members and self.stated_kinds != frozenset():
             self._check_members()
         for kind in {**self.listed, **self._used}:
@@ -351,7 +326,11 @@ class RawRecord:
                 raise BadRecord("media_mismatch", text)
 
     def _media_members(self) -> list[str]:
-        return [n for n in self._members if media_in(n) is not None or n.lower().endswith(PAGES)]
+        return [
+            n
+            for n in self._members
+            if refs.media_in(n) is not None or n.lower().endswith(refs.PAGES)
+        ]
 
     def _check_members(self) -> None:
         """Raise a BadRecord (`UNUSED`) if a file of the sample has no place in the record."""
@@ -360,7 +339,7 @@ class RawRecord:
             raise BadRecord("media_mismatch", f"{text}: name all of them")
         left = [name for name in self._media_members() if name not in self._named]
         if self._in_parts or not self._is_inferred:
-            left = [name for name in left if kind_of_name(name) is not None]
+            left = [name for name in left if refs.kind_of_name(name) is not None]
         if left:
             names = ",".join(sorted(name[self._start :] for name in left))
             text = f"no text and no column of the record names {names}, files of its sample"
@@ -369,7 +348,7 @@ class RawRecord:
 
 def _is_opaque(value: Any) -> bool:
     """Return True if a value is, or holds, something that is not plain JSON."""
-    if isinstance(value, OBJECT):
+    if isinstance(value, refs.OBJECT):
         return any(map(_is_opaque, value.values()))
     if isinstance(value, list | tuple):
         return any(map(_is_opaque, value))
@@ -420,7 +399,7 @@ IDS = ("id", "key", "__key__", "uid")
 SYSTEM = ("system", "system_prompt")
 """Columns of a system prompt, the first of which is taken."""
 _RIVALS = {
-    "messages": (*TURN_KEYS, "texts", "text_list"),
+    "messages": (*refs.TURN_KEYS, "texts", "text_list"),
     "images": ("images", "image"),
     "videos": ("videos", "video"),
     "audios": ("audios", "audio"),
@@ -436,23 +415,17 @@ KNOWN = frozenset((*COLUMNS, *(name for names in _RIVALS.values() for name in na
 """Names with a meaning, which they lose where they are stated to be something else."""
 _REQUIRED = ("messages", "input_ids", "labels", "prompt", "response", "caption", "text")
 _STRUCTURED = frozenset(
-    (*TURN_KEYS, "texts", "input_ids", "labels", "mm_inputs_meta", "history")
+    (*refs.TURN_KEYS, "texts", "input_ids", "labels", "mm_inputs_meta", "history")
     + ("images", "image", "videos", "video", "audios", "audio")
 )
 
 
 def standard_columns(layout: Layout, record: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a record's columns by their standard names, without ignored ones; the record itself if
-    nothing has to change.
+    nothing has to change, or a BadRecord (``no_messages``, ``bad_json``).
 
     JSON in text, as tables hold lists of turns, is decoded; an object of equally long lists, as
     `datasets` once stored lists of turns, becomes a list of objects.
-
-    Args:
-        record: as it stands in its shard; it is not changed.
-
-    Raises:
-        BadRecord: ``no_messages`` or ``bad_json``.
     """
     if layout.ignore:
         record = {name: value for name, value in record.items() if name not in layout.ignore}
@@ -487,7 +460,7 @@ def _rename_columns(layout: Layout, record: Mapping[str, Any]) -> dict[str, Any]
             if standard == "query":
                 renamed["input"] = value  # what stands beside an instruction or a question
         elif standard in _REQUIRED:
-            text = f"the record has no column {name!r}, which is stated to hold its {standard}"
+            text = f"no column {name!r}, which is stated to hold the record's {standard}"
             raise BadRecord("no_messages", text)
     return renamed
 
@@ -519,7 +492,7 @@ def _decode_structured(record: Mapping[str, Any]) -> Mapping[str, Any]:
                 changed[key] = value = orjson.loads(value)
             except ValueError as error:
                 raise BadRecord("bad_json", f"the text in {key!r} is not JSON: {error}") from None
-        if type(value) is dict and (key in TURN_KEYS or {"user", "assistant"} <= value.keys()):
+        if type(value) is dict and (key in refs.TURN_KEYS or {"user", "assistant"} <= value.keys()):
             lists = list(value.values())  # of roles and of texts
             if all(isinstance(each, list) for each in lists) and len({*map(len, lists)}) == 1:
                 rows = [dict(zip(value, row, strict=True)) for row in zip(*lists, strict=True)]

@@ -117,11 +117,7 @@ class Video:
 
     @functools.cached_property
     def info(self) -> MediaInfo:
-        """The facts in the header, or the headers of all frames, and those that are `stated`.
-
-        Raises:
-            BadRecord, MissingExtraError: as `video_info`, `frames_info` and `with_stated`.
-        """
+        """The facts in the header, or the headers of all frames, and those that are `stated`."""
         if isinstance(self.source, tuple):
             return with_stated(frames_info(self.source), self.stated)
         return with_stated(video_info(self.source, label=self.label), self.stated)
@@ -144,11 +140,9 @@ class Video:
         missing = {*numbers.tolist()}
         for number, frame in self._decoded(frozenset(missing)):
             if frame.shape != pixels.shape[1:]:
-                raise BadRecord(
-                    "broken_media",
-                    f"frame {number} of {self.label} has {frame.shape[1]}x{frame.shape[0]} pixels, "
-                    f"the video {info.width}x{info.height}",
-                )
+                has = f"frame {number} of {self.label} has {frame.shape[1]}x{frame.shape[0]} pixels"
+                text = f"{has}, the video {info.width}x{info.height}"
+                raise BadRecord("broken_media", text)
             pixels[numbers == number] = frame
             missing.remove(number)
         if missing:
@@ -182,9 +176,8 @@ def with_stated(
 ) -> MediaInfo:
     """The facts of a video: those that its record states win over those of its headers.
 
-    Raises:
-        BadRecord: ``bad_media``: the record asks for a frame that is not there.
-            ``unsupported_media_option``: the file's header says otherwise.
+    Raise ``bad_media`` if the record asks for a frame that is not there, and
+    ``unsupported_media_option`` if the file's header says otherwise.
     """
     own = ("height", "width", "fps", "frame_indices") + ("num_frames",) * (not info.extracted)
     known = {name: stated[name] for name in own if name in stated}
@@ -197,11 +190,10 @@ def with_stated(
     info = replace(info, **known)
     num, indices = info.num_frames, info.frame_indices or ()
     if info.extracted and indices and len(indices) != num:
-        text = f"frame_indices names {len(indices)} frames, the video has {num}"
-        raise BadRecord("bad_media", text)
-    if not info.extracted and (wrong := [number for number in indices if not 0 <= number < num]):
-        text = f"frame {wrong[0]} is asked for of a video of {num} frames"
-        raise BadRecord("bad_media", text)
+        raise BadRecord("bad_media", f"frame_indices has {len(indices)}, the video has {num}")
+    for number in () if info.extracted else indices:
+        if not 0 <= number < num:
+            raise BadRecord("bad_media", f"frame {number} is asked for of a video of {num} frames")
     return info
 
 
@@ -222,8 +214,7 @@ def video_info(source: Source, label: str | None = None) -> MediaInfo:
     with _open_stream(source, label) as (container, stream):
         height, width = int(stream.height), int(stream.width)
         if height * width > MAX_PIXELS:
-            text = f"{label} has frames of {width}x{height} pixels"
-            raise BadRecord("media_too_large", text)
+            raise BadRecord("media_too_large", f"{label} has frames of {width}x{height} pixels")
         entries, rate = list(stream.index_entries), stream.average_rate
         end = max((entry.pos + entry.size for entry in entries), default=0)
         if end > container.size:  # a download that was cut
@@ -242,18 +233,14 @@ def video_info(source: Source, label: str | None = None) -> MediaInfo:
         with _open_stream(_to_local(source, label), label) as (container, stream):
             for packet in container.demux(stream):
                 if packet.is_corrupt:
-                    text = f"{label} is truncated or damaged: restore the file"
-                    raise BadRecord("broken_media", text)
+                    raise BadRecord("broken_media", f"{label} is truncated: restore the file")
                 num_frames += bool(packet.size and not packet.is_discard)
     return MediaInfo(height, width, num_frames, float(rate) if rate else None)
 
 
 def frames_info(frames: Sequence[Any]) -> MediaInfo:
-    """Size and number of frames that were extracted; their headers alone are read.
-
-    Raises:
-        BadRecord: ``broken_media``: there is none, or they differ in size; else as `image_info`.
-    """
+    """Size and number of frames that were extracted; their headers alone are read. Raise
+    ``broken_media`` if there is none, or they differ in size; else as `image_info`."""
     if not frames:
         raise BadRecord("broken_media", "a video of no frames")
     sizes = []
@@ -292,11 +279,7 @@ class Audio:
 
     @functools.cached_property
     def info(self) -> MediaInfo:
-        """Number of samples, and their rate.
-
-        Raises:
-            BadRecord, MissingExtraError: as `audio_info`.
-        """
+        """Number of samples, and their rate; errors as of `audio_info`."""
         stated = _stated_by_header(self.source, self.label)
         if stated is None:
             samples, rate = self._decoded  # kept: who asks for this wants the sound as well

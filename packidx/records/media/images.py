@@ -44,15 +44,8 @@ Source = str | bytes | Extent
 
 
 def read_image(source: Source, label: str | None = None) -> bytes:
-    """All of an image's file, from a store by one request.
-
-    Args:
-        label: how errors name it; by default the path.
-
-    Raises:
-        BadRecord: ``missing_media`` or ``broken_media``.
-        SourceError: an object store, or the tar that it is in, cannot be read.
-    """
+    """All of an image's file, from a store by one request. Raise ``missing_media`` or
+    ``broken_media``, or a SourceError if a store, or the tar that it is in, cannot be read."""
     label = label or label_of(source)
     if isinstance(source, str) and urls.is_url(source):
         with name_store_errors(source, label):
@@ -67,12 +60,7 @@ def read_image(source: Source, label: str | None = None) -> bytes:
 
 
 def open_file(source: Source, label: str) -> tuple[IO[bytes], int]:
-    """The source as a file that can seek, and its size in bytes.
-
-    Raises:
-        BadRecord: ``missing_media`` or ``broken_media``: there is nothing to read.
-        SourceError: an object store, or the tar that it is in, cannot be read.
-    """
+    """The source as a file that can seek, and its size in bytes; errors as of `read_image`."""
     file: IO[bytes]
     if isinstance(source, bytes):
         file, nbytes = io.BytesIO(source), len(source)
@@ -105,12 +93,8 @@ def open_file(source: Source, label: str) -> tuple[IO[bytes], int]:
 
 @contextlib.contextmanager
 def name_store_errors(url: str, label: str) -> Iterator[None]:
-    """Errors of a store: an object that is not there is a record's, all else is everybody's.
-
-    Raises:
-        BadRecord: ``missing_media``.
-        SourceError: the store cannot be read.
-    """
+    """Errors of a store: an object that is not there is ``missing_media``, any other a
+    SourceError."""
     try:
         yield
     except (FileNotFoundError, IsADirectoryError):
@@ -128,13 +112,8 @@ def image_info(source: Source, label: str | None = None) -> MediaInfo:
     """Size in pixels of an image file or its bytes, EXIF orientation applied.
 
     Only the header is read, unless the end of the file looks cut off: such an image is decoded
-    once, to tell a truncated one from one that is merely unusual.
-
-    Args:
-        label: how errors name it; by default the path.
-
-    Raises:
-        BadRecord: ``missing_media``, ``broken_media`` or ``media_too_large``.
+    once, to tell a truncated one from one that is merely unusual. Raise ``missing_media``,
+    ``broken_media`` or ``media_too_large``; errors name the image by `label`, or its path.
     """
     label = label or label_of(source)
     file, nbytes = open_file(source, label)
@@ -150,14 +129,7 @@ def image_info(source: Source, label: str | None = None) -> MediaInfo:
 
 def open_image(source: Any, label: str | None = None) -> Image.Image:
     """An image, upright (EXIF orientation applied), its pixels not decoded before they are needed.
-
-    Args:
-        label: how errors name it; by default the path.
-
-    Raises:
-        BadRecord: ``missing_media``, ``broken_media`` or ``media_too_large``.
-        SourceError: an object store cannot be read.
-    """
+    Errors are those of `image_info`, or a SourceError if an object store cannot be read."""
     is_opened = opened_kind(source) is not None
     label = label or ("an image" if is_opened else label_of(source))
     with _broken_media(label):

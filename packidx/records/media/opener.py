@@ -85,8 +85,7 @@ def media_info(media: Media, root: MediaRoot) -> MediaInfo:
     elif is_list:
         info = frames_info([resolve_reference(r, root) if isinstance(r, str) else r for r in ref])
     elif not isinstance(ref, str):
-        text = f"a medium ({kind}) without a path, bytes or all that stands for them"
-        raise BadRecord("bad_media", text)
+        raise BadRecord("bad_media", f"a medium ({kind}) without a path, bytes or stated facts")
     elif ref.startswith("data:"):  # not remembered: it may be large
         info = KINDS[kind].info(resolve_reference(ref, root), label="a data: URI")
     elif isinstance(answer := _read_info(kind, ref, root), BadRecord):
@@ -111,16 +110,8 @@ def _read_info(kind: str, ref: str, root: MediaRoot) -> MediaInfo | BadRecord:
 
 def frames_in(ref: Any, root: MediaRoot) -> list[str] | None:
     """The frames of a video that is named by a folder of images, by the numbers in their names;
-    None of any other.
-
-    Raises:
-        BadRecord: as `resolve`.
-    """
-    path = (
-        resolve_reference(ref, root)
-        if isinstance(ref, str) and not ref.startswith("data:")
-        else None
-    )
+    None of any other. Raise what `resolve_reference` raises."""
+    path = resolve_reference(ref, root) if isinstance(ref, str) and ref[:5] != "data:" else None
     if not isinstance(path, str) or urls.is_url(path) or not os.path.isdir(path):
         return None
     with raise_unreadable(path):
@@ -137,10 +128,7 @@ def check_reference(media: Media, root: MediaRoot, *, exists: bool = False) -> N
     """Refuse a reference that the reader will refuse, without looking into the file.
 
     Args:
-        exists: refuse one whose file is not there, too.
-
-    Raises:
-        BadRecord: as `resolve`; ``missing_media``.
+        exists: refuse one whose file is not there (``missing_media``), too.
     """
     frames = frames_in(media.ref, root) if exists and media.kind == "video" else None
     for ref in refs_of(media) if frames is None else frames:
@@ -178,11 +166,7 @@ class MediaOpener:
 
     def open(self, conversation: Conversation) -> Conversation:
         """Return a conversation with its media opened: images are PIL images, upright; a video that
-        is a list of frames is a list of these, any other a `Video`; sounds are `Audio`s.
-
-        Raises:
-            BadRecord: as `resolve` and `open_image`.
-        """
+        is a list of frames is a list of these, any other a `Video`; sounds are `Audio`s."""
         return map_media(conversation, self.medium)
 
     def medium(self, medium: Media) -> Media:

@@ -88,19 +88,19 @@ def resolve_reference(ref: str, root: MediaRoot) -> str | bytes:
     except SourceError as error:
         raise BadRecord("media_remote", str(error)) from None
     url = urls.to_absolute(path)  # it has no links, so what ".." means is all there is to see
-    if not any(_is_below(url, place) for place in (root.folder, *root.elsewhere)):
+    allowed = (urls.to_absolute(p) for p in (root.folder, *root.elsewhere) if urls.is_url(p))
+    if not any(f"{url}/".startswith(place.rstrip("/") + "/") for place in allowed):
         raise _outside_error(ref, url, root)
     if key is not None:
-        text = f"{clip_text(ref)!r} is in a database in a store: copy the database to a disk"
-        raise BadRecord("media_remote", text)
+        raise BadRecord("media_remote", f"{clip_text(ref)!r} is in a store: copy the database")
     return url
 
 
 def _outside_error(ref: str, path: str, root: MediaRoot) -> BadRecord:
     """Return the error of a reference that leads elsewhere, with the option to type for it."""
     if ref.partition("://")[0].lower() in _WEB:
-        text = f"{clip_text(ref)!r} is not on this machine: download it first and refer to the file"
-        return BadRecord("media_remote", text)
+        text = "is not on this machine: download it first and refer to the file"
+        return BadRecord("media_remote", f"{clip_text(ref)!r} {text}")
     reason, text = "media_remote", "is in an object store, which no record may choose"
     if not urls.is_url(ref):
         text = "is not inside the media root" + " (its shard's own folder)" * (not root.stated)
@@ -131,20 +131,14 @@ _real_folder: Any = functools.lru_cache(maxsize=1 << 14)(os.path.realpath)
 def refuse_outside(path: str, folder: str) -> None:
     """Raise a SourceError where a file that a data set names leads out of its folder by a link."""
     if not urls.is_url(path) and not is_inside(os.path.realpath(path), find_reach(folder)):
-        raise SourceError(
-            f"{path} leads out of {folder} by a link, to {os.path.realpath(path)}: if it is to be "
-            "read, name it as a source yourself"
-        )
+        text = f"{path} leads out of {folder} by a link, to {os.path.realpath(path)}"
+        raise SourceError(f"{text}: name that as a source")
 
 
 def forget_paths() -> None:
     """Resolve links anew from now on."""
     find_reach.cache_clear()
     _real_folder.cache_clear()
-
-
-def _is_below(url: str, above: str) -> bool:
-    return urls.is_url(above) and f"{url}/".startswith(urls.to_absolute(above).rstrip("/") + "/")
 
 
 def clip_text(text: str, limit: int = 200) -> str:
@@ -156,11 +150,7 @@ def check_places(
     media_root: str | os.PathLike[str] | None, remote_media: Sequence[str]
 ) -> tuple[str | None, tuple[str, ...]]:
     """Return the options ``media_root`` and ``remote_media``, checked; folders by whole paths.
-
-    Raises:
-        SourceError: one is neither a folder nor a URL that can be read.
-        MissingExtraError: the package for it is not installed.
-    """
+    Raise a SourceError if one is neither a folder nor a URL that can be read."""
     root = None if media_root is None else urls.local_path(os.fspath(media_root))
     if root is not None:
         with raise_unreadable(root):
@@ -171,7 +161,9 @@ def check_places(
     for place in given:
         is_folder = os.path.isdir(path := urls.local_path(place))
         if not is_folder:
-            stores.check_url(place)
+            if not urls.is_url(place) or not urls.to_absolute(place).partition("://")[2]:
+                raise SourceError(f"{place} is no folder and no URL of a store: write s3://BUCKET")
+            stores.open_store(place)
         places.append(os.path.abspath(path) if is_folder else place)
     return root, tuple(places)
 
@@ -180,19 +172,12 @@ def check_places(
 
 
 def _value_in(file: str, key: str, label: str) -> bytes:
-    """A value of a database, by its key.
-
-    Raises:
-        BadRecord: ``missing_media`` or ``broken_media``.
-        SourceError: other code of this process has the database open.
-        MissingExtraError: the package lmdb is not installed.
-    """
+    """A value of a database, by its key; ``missing_media`` or ``broken_media`` if it has none."""
     try:
         import lmdb
     except ImportError as error:
-        raise MissingExtraError(
-            f'reading media from LMDB needs lmdb ({error}): run pip install "packidx[lmdb]"'
-        ) from error
+        text = f"reading media from LMDB needs lmdb ({error})"
+        raise MissingExtraError(f'{text}: run pip install "packidx[lmdb]"') from error
     if "\0" in file or not os.path.isfile(file):
         raise BadRecord("missing_media", f"{label}: there is no such database")
     try:
@@ -207,8 +192,7 @@ def _value_in(file: str, key: str, label: str) -> bytes:
         value = None  # an empty key, or one that is longer than any in a database
     except (lmdb.Error, OSError) as error:
         if "already open in this process" in str(error):
-            text = f"{file} was opened by other code of this process: close it there"
-            raise SourceError(text) from None
+            raise SourceError(f"{file} is open in this process already: close it") from None
         refuse_open_files(error)
         text = str(error).replace(file, "the database")
         raise BadRecord("broken_media", f"{label} cannot be read: {text}") from None

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -92,11 +91,8 @@ def part_kind(part: Any) -> str | None:
 
 
 def reference_of(entry: Any) -> Any:
-    """The path, URL, bytes or opened medium an entry of a media list or content part names.
-
-    Raises:
-        BadRecord: ``bad_media``, the entry is of no known form.
-    """
+    """The path, URL, bytes or opened medium that an entry of a media list or content part names;
+    a BadRecord (``bad_media``) if the entry is of no known form."""
     key, value = "", entry
     for depth in range(0 if type(entry) is str else 2):  # {"image_url": {"url": …}}
         if isinstance(value, OBJECT):
@@ -108,21 +104,16 @@ def reference_of(entry: Any) -> Any:
         if is_base64(value) or (key in _BASE64_KEYS and not _NAME.match(value)):
             try:
                 return base64.b64decode("".join(value.split()), validate=True)
-            except (binascii.Error, ValueError):
+            except ValueError:
                 raise BadRecord("bad_media", "a media entry's text is not base64") from None
     elif not isinstance(value, bytes | Extent) and opened_kind(value) is None:
-        raise BadRecord(
-            "bad_media", f"a media reference is {name_type(value)}, not a path or image"
-        )
+        raise BadRecord("bad_media", f"a media reference is {name_type(value)}, no path or image")
     return value
 
 
 def media_entries(record: Mapping[str, Any], kind: str) -> tuple[str | None, list[Any]]:
-    """The key and the entries of the record's own list of images, videos or sounds.
-
-    Raises:
-        BadRecord: ``bad_media``, both ``image`` and ``images`` are given.
-    """
+    """The key and the entries of the record's own list of images, videos or sounds; a BadRecord
+    (``bad_media``) if both ``image`` and ``images`` are given."""
     values = [(key, record.get(key)) for key in LIST_KEYS[kind]]
     given = [k for k, v in values if v or not (v is None or type(v) in (list, tuple, str))]
     if not given:
@@ -149,11 +140,7 @@ def role_of(turn: Any) -> Any:
 
 
 def medium_of(kind: str, entry: Any) -> Media:
-    """Return what an entry or content part of a kind stands for.
-
-    Raises:
-        BadRecord: ``bad_media``.
-    """
+    """Return what an entry or content part of a kind stands for, or raise ``bad_media``."""
     if type(entry) is str:
         return Media(kind, reference_of(entry))
     given = entry if isinstance(entry, OBJECT) else {}
@@ -173,8 +160,7 @@ def medium_of(kind: str, entry: Any) -> Media:
     if not refs or any(ref is None for ref in refs):
         raise BadRecord("bad_media", "a video has an empty list of frames, or one names nothing")
     if (num := stated.pop("num_frames", len(refs))) != len(refs):
-        text = f"a video is stated to have {num} frames, but lists {len(refs)}"
-        raise BadRecord("bad_media", text)
+        raise BadRecord("bad_media", f"a video states {num} frames, but lists {len(refs)}")
     of_frames = (requests_of("image", frame) for frame in frames or ())
     return Media(kind, refs, stated, next(filter(None, of_frames), asked))
 
@@ -203,11 +189,8 @@ def refs_of(media: Media) -> Sequence[Any]:
 
 
 def stated_facts(entry: Mapping[str, Any], kind: str, reason: str) -> dict[str, Any]:
-    """Return what an object states of its medium (`Media.stated`); sizes count only in pairs.
-
-    Raises:
-        BadRecord: `reason`, a value makes no sense.
-    """
+    """Return what an object states of its medium (`Media.stated`), or raise `reason`; sizes count
+    only in pairs."""
     facts: dict[str, Any] = {}
     for name in _META[kind]:
         if (value := entry.get(name)) is not None and name in _RANGES:
@@ -222,9 +205,7 @@ def stated_facts(entry: Mapping[str, Any], kind: str, reason: str) -> dict[str, 
             facts["fps"] = rate
         if (numbers := entry.get("frame_indices")) is not None:
             if not isinstance(numbers, list | tuple) or not numbers or None in numbers:
-                text = (
-                    f"frame_indices is {clip_repr(numbers)}, not a list of frame numbers, none null"
-                )
+                text = f"frame_indices is {clip_repr(numbers)}, not numbers, none null"
                 raise BadRecord(reason, text)
             limits = 0, 2**31 - 1, "a number in frame_indices", reason
             facts["frame_indices"] = tuple(check_integer(number, *limits) for number in numbers)
@@ -232,11 +213,7 @@ def stated_facts(entry: Mapping[str, Any], kind: str, reason: str) -> dict[str, 
 
 
 def rate_of(entry: Mapping[str, Any], reason: str) -> float | None:
-    """Frames per second, or None if not stated.
-
-    Raises:
-        BadRecord: `reason`, not a positive number.
-    """
+    """Frames per second, or None if not stated; a BadRecord (`reason`) if not a positive number."""
     value = entry.get("fps", entry.get("sample_fps"))
     if value is None:
         return None
@@ -254,11 +231,7 @@ _META = {  # a list's entries in order, as far as it has them
 
 def state_facts(meta: Any, media: Sequence[Media]) -> None:
     """Add what ``mm_inputs_meta`` states of a record's media, and they do not know better
-    themselves; counted tokens are always taken.
-
-    Raises:
-        BadRecord: ``bad_meta``, it is of no known form, or is not of as many media.
-    """
+    themselves, or raise ``bad_meta``; counted tokens are always taken."""
     if not isinstance(meta, OBJECT):
         raise BadRecord("bad_meta", f"'mm_inputs_meta' is {name_type(meta)}, not an object")
     for kind in LIST_KEYS:
@@ -267,7 +240,7 @@ def state_facts(meta: Any, media: Sequence[Media]) -> None:
             raise BadRecord("bad_meta", f"'{kind}s_meta' is {name_type(entries)}, not a list")
         own = [medium for medium in media if medium.kind == kind]
         if entries is not None and len(entries) != len(own):
-            has = f"{len(entries)} entries but the record has {len(own)} {kind}(s)"
+            has = f"{len(entries)} entries, the record {len(own)}"
             raise BadRecord("bad_meta", f"'{kind}s_meta' has {has}")
         for medium, entry in zip(own, entries or (), strict=False):
             facts = _read_meta(entry, kind)
@@ -294,9 +267,7 @@ def _read_meta(entry: Any, kind: str) -> dict[str, Any]:
     stated = {n: v for n, v in whole.items() if v != 0 or n not in unknown}
     facts, seconds = stated_facts(stated, "video", "bad_meta"), entry.get("duration")
     if seconds is not None and (type(seconds) not in (int, float) or not 0 <= seconds < math.inf):
-        raise BadRecord(
-            "bad_meta", f"a video's duration is {clip_repr(seconds)}, not a number of seconds"
-        )
+        raise BadRecord("bad_meta", f"a video's duration is {clip_repr(seconds)}, not seconds")
     if seconds and "fps" in facts:
         facts.setdefault("num_frames", max(1, int(seconds * facts["fps"])))
     return facts
@@ -311,26 +282,16 @@ def is_empty(value: Any) -> bool:
 
 
 def check_integer(value: Any, low: int, high: int, name: str, reason: str) -> int | None:
-    """`value`, checked; None if it is not stated.
-
-    Raises:
-        BadRecord: `reason`, it is not an integer, or out of range.
-    """
+    """`value`; None if it is not stated, a BadRecord (`reason`) if it is no such integer."""
     if value is None:
         return None
     if type(value) is not int or not low <= value <= high:
-        raise BadRecord(
-            reason, f"{name} is {clip_repr(value)}, not an integer from {low} to {high}"
-        )
+        raise BadRecord(reason, f"{name} is {clip_repr(value)}, no integer from {low} to {high}")
     return value
 
 
 def refuse_rounded(value: Any, name: str) -> None:
-    """Refuse a value with numbers that are not those of its file.
-
-    Raises:
-        BadRecord: ``bad_json``, it holds a number of over 64 bits, which is read as a float.
-    """
+    """Raise ``bad_json`` if a value holds a number of over 64 bits, which is read as a float."""
     if type(value) is float and not -(2.0**63) <= value < 2.0**64 and math.isfinite(value):
         text = f"{name!r} holds {value}, a number of over 64 bits, whose digits are not kept"
         raise BadRecord("bad_json", f"{text}: write it as text")
@@ -365,11 +326,7 @@ def name_type(value: Any) -> str:
 
 
 def text_of(value: Any, name: str) -> str:
-    """Return a value that is text.
-
-    Raises:
-        BadRecord: ``bad_turn``, it is not.
-    """
+    """Return a value that is text; a BadRecord (``bad_turn``) if it is not."""
     if not isinstance(value, str):
         raise BadRecord("bad_turn", f"{name!r} is {name_type(value)}, not text")
     return value
@@ -465,14 +422,11 @@ def media_in(value: Any, depth: int = 0) -> str | None:
     return next((kind for kind in kinds if kind is not None), None)
 
 
-def _iter_items(value: Any, depth: int) -> Iterator[Any]:
-    if depth >= _MAX_DEPTH:
-        return iter(())
-    if isinstance(value, OBJECT):
-        return iter(value.values())
-    if isinstance(value, list | tuple) and not NUMBERS.issuperset(map(type, value)):
-        return iter(value)
-    return iter(())
+def _iter_items(value: Any, depth: int) -> Iterable[Any]:
+    if depth < _MAX_DEPTH and isinstance(value, OBJECT):
+        return value.values()
+    is_list = depth < _MAX_DEPTH and isinstance(value, list | tuple)
+    return value if is_list and not NUMBERS.issuperset(map(type, value)) else ()
 
 
 def _in_text(text: str, depth: int) -> str | None:

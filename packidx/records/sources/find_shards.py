@@ -92,10 +92,8 @@ def find_shards(
             raise SourceError(f"{shard.uri} is the same file as {seen[real]}: name it only once")
         seen[real] = shard.uri
         if layouts.setdefault(shard.source, shard.layout) != shard.layout:
-            raise SourceError(
-                f"two sources of different layout are both named {shard.source!r}: give one of "
-                "them another name, NAME=PATH or in the mix"
-            )
+            text = f"two sources of different layout are both named {shard.source!r}"
+            raise SourceError(f"{text}: give one another name, NAME=PATH or in the mix")
     return shards
 
 
@@ -177,12 +175,8 @@ def _find_at(
 def _of_data_sets(
     path: str, given: Sequence[DataSet], layout: Layout, warnings: list[str]
 ) -> list[InputFile]:
-    """The shards of data sets, in order.
-
-    Args:
-        path: of the mix that names them, for errors.
-        layout: holds for what a data set does not state itself.
-    """
+    """The shards of the data sets of the mix at `path`, in order; `layout` holds for what one does
+    not state itself."""
     shards = []
     for data_set in given:
         own, names = data_set.layout, ("columns", "tags", "delimiter", "pair", "ignore", "answers")
@@ -249,11 +243,8 @@ def is_mix(value: Any) -> bool:
 
 
 def mix_in_file(path: str) -> Any:
-    """Return what a file holds that is a mix by its name; None for any other file.
-
-    Raises:
-        SourceError: it cannot be read, is YAML and no mix, or a part of it would be lost.
-    """
+    """Return what a file holds that is a mix by its name; None for any other file. Raise a
+    SourceError if it cannot be read, is YAML and no mix, or a part of it would be lost."""
     name = os.path.basename(path)
     if _MIX.fullmatch(name) is None or not storage.is_file(path):
         return None
@@ -273,21 +264,13 @@ def mix_in_file(path: str) -> Any:
         raise SourceError(f"{path} is no valid mix: {error}") from None
     if is_mix(value):
         return value
-    raise SourceError(
-        f"{path} is not a mix: write for each data set its name and under it file_name, columns, "
-        "tags"
-    )
+    cure = "write for each data set its name and under it file_name, columns, tags"
+    raise SourceError(f"{path} is not a mix: {cure}")
 
 
 def data_sets(path: str, value: Any, wanted: Sequence[str] = ()) -> list[DataSet]:
-    """The data sets of the mix at `path`, whose relative places are seen from its folder.
-
-    Args:
-        wanted: names of those to take; all by default.
-
-    Raises:
-        SourceError: an entry cannot be understood; the text names file and entry.
-    """
+    """The data sets of the mix at `path` (those `wanted`, or all), whose relative places are seen
+    from its folder. Raise a SourceError if an entry cannot be understood."""
     for name in wanted:
         if name not in value:
             raise SourceError(f"{path} names no data set {name!r}: check what stands behind #")
@@ -305,9 +288,7 @@ def _data_set(path: str, name: str, given: Mapping[str, Any]) -> DataSet:
     try:
         entry = read_section(where, stated, _Entry)
         if not entry.file_name:
-            hubs = [
-                f"{key} is {given[key]!r}, which is not here: " for key in _HUBS if key in given
-            ]
+            hubs = [f"{k} is {given[k]!r}, which is not here: " for k in _HUBS if k in given]
             text = f"{''.join(hubs[:1])}give a file_name (a file, glob, folder, or"
             raise OptionError(f"{text} 'hf://datasets/ORG/NAME'), or take others, {path}#NAME,NAME")
         columns = dict(entry.columns)

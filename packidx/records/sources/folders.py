@@ -58,11 +58,7 @@ Beside = list[tuple[str, str]]
 
 
 def in_folder(
-    arg: str,
-    path: str,
-    layout: Layout,
-    warnings: list[str],
-    splits: Sequence[str] | None = None,
+    arg: str, path: str, layout: Layout, warnings: list[str], splits: Sequence[str] | None = None
 ) -> list[InputFile]:
     """The data files of a folder; of one that Energon has prepared, those of its train split.
 
@@ -115,11 +111,8 @@ def source_name(name: str, parent: str) -> str:
 def _files_below(
     folder: str, splits: Sequence[str] | None, beside: Beside
 ) -> Iterator[tuple[str, str, str, bool]]:
-    """Every data file; `beside` gets why others that look like data are not read.
-
-    Yields:
-        What to sort by, path below the folder, source, and True for a tar that Energon lists.
-    """
+    """Every data file: what to sort by, path below the folder, source, and True for a tar that
+    Energon lists; `beside` gets why others that look like data are not read."""
     top = os.path.basename(urls.to_absolute(folder)) or "data"
     seen = set[str]()  # folders, which a link may lead back to
     for here, folders, files in storage.walk(folder):
@@ -172,11 +165,7 @@ def _relative_to(path: str, folder: str) -> str:
 
 
 def _check_listed(listing: str, folder: str, names: Sequence[str]) -> list[str]:
-    """Return names of files that a listing has.
-
-    Raises:
-        SourceError: one is not in its folder.
-    """
+    """Return names of files that a listing has. Raise a SourceError if one is not in its folder."""
     for name in names:
         if os.path.isabs(name) or ".." in name.split("/"):
             raise SourceError(f"{listing} lists {name!r}, which is not a file of its folder")
@@ -194,8 +183,7 @@ def _list_saved(folder: str) -> list[str]:
     except OSError as error:
         raise unreadable_error(path, error) from None
     except (ValueError, KeyError, TypeError):
-        text = f"{path} is not what `datasets` writes: save the data set again"
-        raise SourceError(text) from None
+        raise SourceError(f"{path} is not what `datasets` writes: save it again") from None
     if is_selection:
         raise SourceError(f"{folder} is a selection: run flatten_indices() and save it again")
     return _check_listed(path, folder, names)
@@ -203,12 +191,8 @@ def _list_saved(folder: str) -> list[str]:
 
 def _list_prepared(folder: str, split: str) -> list[str]:
     """The tars of a split of Energon's, in the order in which the info lists them, as paths below
-    the folder.
-
-    Raises:
-        SourceError: the description cannot be read or understood, has no such split, names shards
-            that it does not list, or leaves single samples out.
-    """
+    the folder. Raise a SourceError if the description cannot be read or understood, has no such
+    split, names shards that it does not list, or leaves single samples out."""
     info, value = _read_description(folder, (".info.json", ".info.yaml"))
     every = value.get("shard_counts") if isinstance(value, dict) else None
     if not isinstance(every, dict):
@@ -231,10 +215,8 @@ def _list_prepared(folder: str, split: str) -> list[str]:
     except (TypeError, ValueError) as error:
         raise SourceError(f"{path} has {stated!r:.100} as shards: {error}; {_AGAIN}") from None
     if single := next((name for name in excluded if ".tar/" in name), None):
-        raise SourceError(
-            f"{path} excludes single samples ({single!r}): whole shards are read, so take these "
-            "entries out of a copy of the folder's .nv-meta, and give `packidx plan --exclude`"
-        )
+        cure = "take such entries out of a copy of .nv-meta, and give `packidx plan --exclude`"
+        raise SourceError(f"{path} excludes single samples ({single!r}): {cure}")
     text = f"the {split} split of {folder} has"
     if unknown := sorted(taken.difference(excluded, names)):
         raise SourceError(f"{text} {unknown[0]!r}, which {info} does not list: {_AGAIN}")

@@ -57,13 +57,9 @@ def parse_name(arg: str) -> Name | None:
 def download_files(arg: str, name: Name) -> tuple[str, list[tuple[str, str]]]:
     """Get what is named into the hub cache: files of splits that the README lists, or all of it.
 
-    Returns:
-        The folder of one commit, which is its last name; and of the splits that the README lists
-        (name of a source, path or glob).
-
-    Raises:
-        SourceError: it cannot be had, has no such config or split, or its README states more than
-            which files these are.
+    Returns the folder of one commit, which is its last name; and of the splits that the README
+    lists (name of a source, path or glob). Raise a SourceError if it cannot be had, has no such
+    config or split, or its README states more than which files these are.
     """
     folder = _download_snapshot(arg, name, _CARDS if name.below is None else [name.below])
     name = replace(name, revision=os.path.basename(folder))  # wherever a branch goes meanwhile
@@ -103,20 +99,15 @@ def _download_snapshot(arg: str, name: Name, paths: Sequence[str] | None) -> str
     except Exception as error:  # of its HTTP library, which changes with its version
         here = "" if urls.is_url(arg) else "no such file or folder is here, and "
         words = " ".join(str(error).split()) or type(error).__name__
-        raise SourceError(
-            f"{arg}: {here}the Hub's data set {name.repo} cannot be had ({words:.400}): see how it "
-            "is written, run `hf auth login` where it is not for everybody, or `hf download "
-            f"{name.repo} --repo-type dataset` where there is a network"
-        ) from None
+        text = f"{arg}: {here}the Hub's data set {name.repo} cannot be had ({words:.400})"
+        cure = f"run `hf auth login`, or `hf download {name.repo} --repo-type dataset`"
+        raise SourceError(f"{text}: check its name, {cure} where there is a network") from None
 
 
 def _splits_of_card(arg: str, folder: str, config: str | None) -> dict[str, list[str]]:
     """The paths and globs of each split of a config, as the README lists them; none if it does not.
-
-    Raises:
-        SourceError: there is no such config, or it states what is not applied here, or files that
-            are not of its repository.
-    """
+    Raise a SourceError if there is no such config, or it states what is not applied here, or files
+    that are not of its repository."""
     from huggingface_hub import metadata_load
 
     path = os.path.join(folder, _CARD)
@@ -126,9 +117,7 @@ def _splits_of_card(arg: str, folder: str, config: str | None) -> dict[str, list
     except Exception as error:  # of its YAML library
         raise SourceError(f"{arg}: its README cannot be understood ({error})") from None
     listed: list[Any] = (card or {}).get("configs") or []
-    configs = {
-        str(each.get("config_name", "default")): each for each in listed if isinstance(each, dict)
-    }
+    configs = {str(c.get("config_name", "default")): c for c in listed if isinstance(c, dict)}
     if not configs and config is None:
         return {}
     default = next((n for n, each in configs.items() if each.get("default")), "default")
@@ -138,10 +127,8 @@ def _splits_of_card(arg: str, folder: str, config: str | None) -> dict[str, list
         raise SourceError(f"{arg}: name a config, org/name:CONFIG; its README has {known}")
     for key, value in configs[chosen].items():
         if key not in _HARMLESS:
-            raise SourceError(
-                f"{arg}: config {chosen} states {key}={value!r:.80}, which is not applied here: "
-                f"name its files, {SCHEME}org/name/PATH, with options for them"
-            )
+            text = f"{arg}: config {chosen} states {key}={value!r:.80}, which is not applied here"
+            raise SourceError(f"{text}: name its files, {SCHEME}org/name/PATH")
     files = configs[chosen].get("data_files") or "**"
     below = str(configs[chosen].get("data_dir") or "")
     splits: dict[str, list[str]] = {}
@@ -152,9 +139,7 @@ def _splits_of_card(arg: str, folder: str, config: str | None) -> dict[str, list
         for pattern in given if isinstance(given, list) else [given]:
             place = os.path.join(below, str(pattern))
             if ":" in place or os.path.isabs(place) or ".." in place.split("/"):
-                raise SourceError(
-                    f"{arg}: its README names {place!r:.200}, which is not of its repository: if "
-                    "it is to be read, name it as a source yourself"
-                )
+                text = f"its README names {place!r:.200}, which is not of its repository"
+                raise SourceError(f"{arg}: {text}: name that as a source")
             splits.setdefault(split, []).append(place)
     return splits

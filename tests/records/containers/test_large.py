@@ -40,8 +40,7 @@ def test_a_task_counts_no_more_lines_than_fit_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Each of the shortest is a row, of which a worker holds 500 bytes until its part is done."""
-    for module in ("lines", "tables"):
-        monkeypatch.setattr(f"packidx.records.containers.{module}.TASK_RECORDS", 1000)
+    monkeypatch.setattr("packidx.records.containers.base.TASK_RECORDS", 1000)
     monkeypatch.setattr("packidx.estimate.tasks.TASK_RECORDS", 1000)
     (tmp_path / name).write_bytes(b"x\n" * 10_501)
     estimate_lengths(str(tmp_path / name), tmp_path / "l", workers=1)

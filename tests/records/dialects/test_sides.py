@@ -185,7 +185,7 @@ def test_preference_data_is_refused_by_its_name(record: dict[str, Any]) -> None:
         parse_record(record)
     assert caught.value.reason == "preference_data"
     assert any(f"{name!r}" in caught.value.detail for name in record)
-    assert "which answer to train on" in caught.value.detail
+    assert "an answer to avoid" in caught.value.detail
 
 
 @pytest.mark.parametrize(
