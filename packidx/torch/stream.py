@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -318,6 +319,16 @@ class StreamLoader(DataLoader[Any]):
         """Behind the batches that were given out; None before the first iteration."""
         self._ended = False
         self._rows: list[dict[str, Any]] = []
+        self._began: float | None = None
+        self._waited = 0.0  # seconds of this iteration
+
+    @property
+    def data_wait(self) -> float | None:
+        """Share of this iteration's time that was spent waiting for batches, from 0 to 1; None
+        before the first iteration."""
+        if self._began is None:
+            return None
+        return self._waited / max(time.perf_counter() - self._began, 1e-9)
 
     def __iter__(self) -> Any:
         stream = self.stream
@@ -326,7 +337,13 @@ class StreamLoader(DataLoader[Any]):
         self._ended, self._rows, lanes = False, [], dict(states)
         self._begin_epoch(index)
         batches = super().__iter__()
-        while (given := self._next_batch(batches, place)) is not None:
+        self._waited, self._began = 0.0, time.perf_counter()
+        while True:
+            asked = time.perf_counter()
+            given = self._next_batch(batches, place)
+            self._waited += time.perf_counter() - asked
+            if given is None:
+                break
             batch, kept = given
             place += stream.world_size * stream.micro_batch
             for pack in kept:

@@ -483,3 +483,16 @@ def write_records(path: Path, number: int, seed: int = 0) -> None:
             length = min(CAPACITY + 20, max(1, int(draw.lognormvariate(3.2, 1.0))))
             text = " ".join(str(n) for n in [row, *range(length - 1)])
             file.write(json.dumps({"id": f"r{row}", "text": text}) + "\n")
+
+
+def test_a_loader_says_how_long_it_was_waited_for(lengths: Path) -> None:
+    loader = StreamLoader(stream_of(lengths, 0, 1), collate_fn=ids_of)
+    assert loader.data_wait is None
+    for number, _ in enumerate(loader):
+        if number == 0:
+            time.sleep(0.5)
+    whole = loader.data_wait
+    assert whole is not None and 0 < whole < 1
+    for _ in loader:
+        pass
+    assert loader.data_wait is not None and loader.data_wait > whole
