@@ -56,7 +56,7 @@ def run(left, arguments):
                     os.kill(os.getpid(), signal.SIGKILL)
             return call(*args)
         return changed
-    for name in ("write", "upload", "remove"):
+    for name in ("write", "upload_file", "remove_file"):
         setattr(storage, name, dying(getattr(storage, name)))
     sys.stdout = open(os.devnull, "w")
     return main(arguments)
@@ -189,7 +189,7 @@ def test_a_reader_asks_only_for_what_it_needs(tmp_path: Path, url: str, store: S
     assert len(pickle.dumps(index)) < 500
 
 
-def test_a_damaged_copy_of_a_shard_is_fetched_again(
+def test_a_copy_of_a_shard_that_was_cut_is_fetched_again(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path / "cache"))
@@ -201,9 +201,8 @@ def test_a_damaged_copy_of_a_shard_is_fetched_again(
         made.append([part.read_bytes() for part in sorted((tmp_path / "out").glob("part-*"))])
         copies = [*(tmp_path / "cache/files").glob("*/*.gz")]
         for copy in [*copies, *(tmp_path / "cache/files").glob("*/*-chats.jsonl*")]:
-            data = bytearray(copy.read_bytes())
-            data[len(data) // 3 : len(data) // 3 + 64] = bytes(64)
-            copy.write_bytes(data)
+            data = copy.read_bytes()
+            copy.write_bytes(data[: len(data) // 3])
         assert copies
     assert made[0] == made[1]
 
@@ -265,7 +264,7 @@ def test_a_killed_plan_leaves_the_old_snapshot_or_the_new(tmp_path: Path, url: s
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (["stats", "s3://nobodys/index"], "no s3://nobodys/index/HEAD is there"),
+        (["stats", "s3://nobodys/index"], "there is no pack index at s3://nobodys/index"),
         (["log", "s4://corpus/index"], "s4://corpus/index"),
         (["plan", "s3://nobodys/l", "-o", "index", "--capacity", "9"], "s3://nobodys/l does not"),
         (["plan", f"{URL}/no*.parquet", "-o", "i", "--capacity", "9"], "matches no file"),

@@ -55,8 +55,7 @@ def test_the_end_is_a_table_of_sources_with_reasons_and_an_example_each(
     assert any(
         line[:6] == ["rejected", "3", "(2", "bad_json,", "1", "no_messages):"] for line in lines
     )
-    dirty, columns = [number for number, line in enumerate(lines) if line[:1] == ["dirty"]]
-    assert lines[columns] == ["dirty", "messages"]
+    (dirty,) = [number for number, line in enumerate(lines) if line[:1] == ["dirty"]]
     assert lines[dirty][1:3] == ["98", "2"]
     told = {line[1]: line for line in lines[dirty + 1 : dirty + 3]}
     assert (told["bad_json"][0], told["no_messages"][0]) == ("1", "1")

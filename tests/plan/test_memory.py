@@ -80,7 +80,7 @@ def test_stats_names_the_heaviest_pack(tmp_path: Path) -> None:
     shown = CliRunner().invoke(cli, ["stats", str(index.path), "--verbose"])
     assert shown.exit_code == 0, shown.output
     heaviest = f"heaviest: pack {expected.argmax()} with {expected.max() / 2**30:,.2f} GiB of 2.42"
-    assert heaviest in " ".join(shown.output.split()) and "per pack" in shown.output
+    assert heaviest in " ".join(shown.output.split())
 
 
 def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:

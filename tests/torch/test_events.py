@@ -269,7 +269,7 @@ def model_of(attention: str) -> Any:
     [
         (gone, SourceError, r"all.jsonl"),
         (flipped, PackidxError, "samples-00000.parquet is damaged or missing"),
-        (bare, PackidxError, "was planned from bare lengths and does not say where"),
+        (bare, PackidxError, "was planned from bare lengths, without places"),
         (lambda i: PackSampler(i, global_batch=1).state_at(-1), OptionError, "step -1 is outside"),
         (lambda i: PackSampler(f"{i.path}@zz"), NotFoundInIndex, "no snapshot 'zz'"),
         (lambda i: collate(read(i), attention="spda"), OptionError, "'spda' is not one of flash, "),
@@ -282,7 +282,7 @@ def model_of(attention: str) -> Any:
         (lambda i: read(i, on_bad="hole"), OptionError, "on_bad 'hole' is not one of"),
         (lambda i: PackedDataset(i, SyntheticEncode())[10**6], IndexError, "has packs 0 to 5"),
         (lambda i: PackedDataset(i, None), OptionError, "encode is None: give a processor's"),
-        (swapped, NotFoundInIndex, "the index comes before the processor"),
+        (swapped, NotFoundInIndex, "processor is not a pack index"),
         (lambda i: PackSampler(PackedDataset(i, print)), OptionError, "index is a Packed"),
         (
             lambda i: as_hf_dataset(PackedDataset(i, SyntheticEncode())),

@@ -117,7 +117,11 @@ def test_the_format_has_every_option_of_a_manifest() -> None:
         said = parts if len(parts) == len(names) else [cells[1]] * len(names)
         values |= {name: quoted.findall(part) for name, part in zip(names, said, strict=True)}
     stored = with_defaults(PlanOptions(8), "exact").to_json().keys()
-    assert values.keys() == stored | {"lanes"} == set(Options.__struct_fields__)
+    assert (
+        values.keys()
+        == stored | {"lanes", "memory", "align_media"}
+        == set(Options.__struct_fields__)
+    )
     for name in stored & OPTIONS.keys():
         assert not OPTIONS[name].choices or values[name] == list(OPTIONS[name].choices)
     assert values["strategy"] == list(STRATEGIES)
