@@ -181,12 +181,13 @@ def without_media(index: Index) -> str | None:
     packs = index.packs(["num_images", "video_tokens"])
     media = pc.add(packs["num_images"], pc.coalesce(packs["video_tokens"], 0))
     number = int(pc.sum(pc.equal(media, 0)).as_py() or 0)
-    if not number or not pc.any(pc.greater(media, 0)).as_py():
+    is_aligned = index.snapshot.options.align_media
+    if not number or is_aligned or not pc.any(pc.greater(media, 0)).as_py():
         return None
     have = "has" if number == 1 else "have"
     said = f"{number:,} of {number_of(packs.num_rows, 'pack')} {have} no image and no video"
     how = "" if index.snapshot.options.reserve else ", planned with `--reserve`"
-    cure = f"unless packs are read with `dummy_image=True`{how}"
+    cure = f"unless packs are planned with `--align-media` or read with `dummy_image=True`{how}"
     return f"{said}: DDP and FSDP hang when a rank skips the vision tower, {cure}"
 
 
