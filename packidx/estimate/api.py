@@ -180,12 +180,7 @@ def estimate_lengths(
         earlier = reason = None
     ignored = (ignore,) if isinstance(ignore, str) else tuple(ignore)
     layout = Layout(
-        columns or {},
-        tags or {},
-        delimiter=delimiter,
-        pair=pair,
-        ignore=ignored,
-        answers=answers,
+        columns or {}, tags or {}, delimiter=delimiter, pair=pair, ignore=ignored, answers=answers
     )
     unread: list[str] = []
     if isinstance(sources, Mapping):

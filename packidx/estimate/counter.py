@@ -241,10 +241,7 @@ class JobShard:
         return replace(self, stated=as_planned(self.stated))
 
     def read(
-        self,
-        part: RecordRange,
-        columns: dict[str, str] | None = None,
-        change: Change | None = None,
+        self, part: RecordRange, columns: dict[str, str] | None = None, change: Change | None = None
     ) -> Iterator[ReadRecord]:
         """Yield the records of a range; `columns` and `change` as of `RecordReader`."""
         file = self.file
