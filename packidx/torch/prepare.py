@@ -82,7 +82,7 @@ def prepare_model(model: Model, *, attention: str | None = None) -> Model:
 def unwrap_model(model: nn.Module) -> Any:
     """The model inside DistributedDataParallel, torch.compile and the like."""
     if callable(whole := getattr(model, "get_base_model", None)):  # PEFT
-        return unwrap(whole())
+        return unwrap_model(whole())
     for name in ("_orig_mod", "module"):
         inner = getattr(model, name, None)
         if isinstance(inner, nn.Module):
