@@ -132,7 +132,11 @@ def order_packs(
     left = draw_permutation(len(order), derive_key(key, "rest"))[: len(order) % block]
     rest = np.sort(left)
     whole = np.delete(order, rest).reshape(-1, block)
-    mixed = [micro_steps_by_cost(*costs, step, block // micro_steps).ravel() for step in whole]
+    own, chunk = np.arange(block), block // micro_steps
+    mixed = [
+        step[micro_steps_by_cost(costs[0][step], costs[1][step], own, chunk).ravel()]
+        for step in whole
+    ]
     order = np.concatenate([*mixed, order[rest]])
     place = np.empty(len(order))
     place[order] = np.arange(len(order))

@@ -97,6 +97,18 @@ class PackSampler(Sampler[int]):
         self.seed, self.epoch = whole_number("seed", seed), whole_number("epoch", epoch)
         check_global_batch(self.global_batch, self.world_size, self.index.num_packs, name)
         self.heaviest_first = whole_number("heaviest_first", heaviest_first)
+        result = self.index.snapshot.result
+        is_aligned = getattr(getattr(self.index.snapshot, "options", None), "align_media", False)
+        if is_aligned and (
+            self.heaviest_first
+            or self.global_batch != result.schedule_block
+            or result.schedule_chunk % self.world_size
+        ):
+            raise OptionError(
+                f"{name} has micro-steps of one kind (--align-media) for steps of"
+                f" {result.schedule_block} packs, {result.schedule_chunk} at a time: take that"
+                " global_batch, a world_size that divides these, and no heaviest_first"
+            )
         self._start = 0  # where the next iteration begins
         self._position = 0  # global cursor in packs
         self._dealing = self._make_dealing()
@@ -333,6 +345,7 @@ def check_ranks(dataset: PackedDataset, sampler: PackSampler) -> None:
         "snapshot_id": dataset.index.id,
         "world_size": sampler.world_size,
         "rank": sampler.rank,
+        "heaviest_first": sampler.heaviest_first,
         "encoder": fingerprint_of(dataset.encode),
     }
     check_agreement(facts, fault)

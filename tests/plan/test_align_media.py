@@ -82,6 +82,17 @@ def test_what_cannot_be_aligned_is_refused(tmp_path: Path) -> None:
         make_index(tmp_path / "b", {"all": records}, **{**options, "schedule": "random"})
 
 
+def test_a_sampler_that_would_mix_them_is_refused(tmp_path: Path) -> None:
+    records = mixed_records(np.random.default_rng(3), 60, 90)
+    index = make_index(
+        tmp_path, {"all": records}, capacity=96, global_batch=8, micro_steps=4, align_media=True,
+    )  # fmt: skip
+    for options in ({"world_size": 4}, {"global_batch": 4}, {"heaviest_first": 2}):
+        with pytest.raises(OptionError, match="micro-steps of one kind"):
+            PackSampler(index, **options)
+    assert len(PackSampler(index, world_size=2)) > 0
+
+
 def test_micro_steps_of_both_kinds_are_in_every_step(tmp_path: Path) -> None:
     records = mixed_records(np.random.default_rng(3), 120, 200)
     index = make_index(
