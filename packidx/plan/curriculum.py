@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from packidx.arrays import Float64s, Int64s
+from packidx.arrays import Float64s, Int32s, Int64s
 from packidx.errors import FormatError, OptionError
 from packidx.format.schema import LENGTHS
 from packidx.hashing import derive_key
@@ -45,11 +45,11 @@ class Ranking:
     column: str
     named: pl.DataFrame | None = None
 
-    def rank_samples(self, rows: LengthsRows) -> Int64s:
-        """Return twice the rank of each row, from 2 on; equal values have their mean rank.
+    def rank_samples(self, rows: LengthsRows, packed: Int32s) -> Int64s:
+        """Return twice the rank of each of the `packed` rows; equal values have their mean rank.
 
         Raises:
-            FormatError: a row has no value.
+            FormatError: one of them has no value, or the lengths do not name samples so.
         """
         if self.named is None:
             values = rows.frame.get_column(self.column)
@@ -58,19 +58,24 @@ class Ranking:
             frame = rows.frame
             if "sample_id" in names and "sample_id" not in frame.columns:
                 frame = frame.with_columns(sample_id=pl.Series(rows.sample_id))
+            if absent := [name for name in names if name not in frame.columns]:
+                raise FormatError(
+                    f"--order names samples by `{absent[0]}`, which {rows.uri} does not have: name"
+                    " them by sample_id"
+                )
             joined = frame.select(names).join(
                 self.named, on=names, how="left", maintain_order="left"
             )
             values = joined.get_column(self.column)
         if values.dtype.is_float():
             values = values.fill_nan(None)
-        if missing := int((values.is_null() & pl.Series(rows.is_ok())).sum()):
+        values = values.gather(packed)
+        if missing := values.null_count():
             raise FormatError(
                 f"{missing:,} samples of {rows.uri} have no {self.column}, by which packs are to be"
                 " ordered: give every sample a number"
             )
-        ranks = values.fill_null(strategy="zero").rank("average")
-        return (2 * ranks.to_numpy()).astype(np.int64)
+        return (2 * values.rank("average").to_numpy()).astype(np.int64)
 
 
 def read_ranking(schedule: str, path: str | None, known: list[str]) -> Ranking | None:

@@ -269,8 +269,7 @@ def plan_window(table: Lengths, window: WindowRange, options: Options, rules: Ru
     strategies = tuple(sorted({solution.strategy for solution in solutions}))
     bounds = [solution.bound for solution in solutions]
     numbers = np.concatenate(group)
-    of_rows = None if rules.ranking is None else rules.ranking.rank_samples(rows)
-    ranks = None if of_rows is None else of_rows[items.row]
+    ranks = None if rules.ranking is None else rules.ranking.rank_samples(rows, items.row)
     return WindowPlan(
         window, options, items, dropped, names, numbers, slots, strategies, bounds, ranks
     )
